@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 import click
@@ -31,13 +31,16 @@ from slurm_pal.journal.paths import journal_path, log_path
 from slurm_pal.leases import pinned, promise
 from slurm_pal.leases.guard import BYE, LATER
 from slurm_pal.leases.guard import beside as guard_beside
+from slurm_pal.loans.terms import preemption_of
 from slurm_pal.publisher.publication import Publisher
 from slurm_pal.report import tick as report
+from slurm_pal.slurm.accounting import demand_history, preempted_qos
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.tick.keeping import Keeper
+from slurm_pal.tick.lending import Site, lends
 from slurm_pal.tick.ordering import orders
-from slurm_pal.tick.role import FEATURES, PLACES, WAIT, WEIGHTS, role_of
+from slurm_pal.tick.role import FEATURES, LOANS, PLACES, WAIT, WEIGHTS, role_of
 from slurm_pal.tick.tick import Tick, TickResult
 
 T = TypeVar("T")
@@ -101,7 +104,8 @@ def pal_rebalance(
       pal-rebalance --withdraw       before you switch it off for good
 
     Ticks touch only jobs that palsub or the submit filter saw, and move only those marked
-    movable (palsub --pal-movable).
+    movable (palsub --pal-movable). Where nodes of owners
+    are lent ([loan] in pal.toml) guests leave those that owners need, whoever submitted them.
     """
     if guard:
         raise UsageError("--guard takes no other option: it runs no tick")
@@ -152,6 +156,7 @@ def _tick(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack,
     assert publisher is not None
     asked = {lever for lever in (FEATURES, WEIGHTS, WAIT) if config.flag("rebalance", lever)}
     asked |= {PLACES} if orders(config) else set()
+    asked |= {LOANS} if lends(config) else set()
     pairs = publisher.known_site(time.time()).pairs
     role = role_of(client, pairs, wanted.mine, asked)
     own = role.name != "slurm-user"
@@ -163,12 +168,22 @@ def _tick(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack,
         common.say(f"pal-rebalance: {line}", err=True)
     tick = Tick(
         config, client, counted, journal, role, publisher, log, act=wanted.act, last=not wanted.daemon,
-        appends=appends(pairs), keeper=_keeper(config, wanted, own, stack),
+        appends=appends(pairs), keeper=_keeper(config, wanted, own, stack), site=_site(config, pairs),
     )  # fmt: skip
     counted.after = lambda: tick.alive(time.time())
     if publisher is not None and wanted.act:
-        complaints.tell(publisher.take_over(pinned.remembered(journal)))
+        lists_stay = pinned.remembered(journal)._replace(lists=())  # the first tick decides about the nodes of owners
+        complaints.tell(publisher.take_over(lists_stay))
     return tick
+
+
+def _site(config: Config, pairs: Mapping[str, str]) -> Site:
+    """What loans need to know of the site; asked only where nodes are lent."""
+    if not lends(config):
+        return Site()
+    counts = pairs.get("AccountingStorageType", "").endswith("slurmdbd")
+    qos = preempted_qos(subprocess_runner(TIMEOUT_S)) if counts else None
+    return Site(preemption_of(pairs, qos), demand_history if counts else None)
 
 
 def _keeper(config: Config, wanted: RebalanceOptions, own: bool, stack: contextlib.ExitStack) -> Keeper | None:

@@ -145,6 +145,15 @@ local function ask_of(job, t, partitions, now_s)
   }
 end
 
+-- Guests whose partition has fewer nodes for now wait in another one as well, which is down: slurmctld refuses jobs
+-- that no node of their partitions fits. Parts of a heterogeneous job have one partition each.
+local function wait_too(job, t, partitions)
+  local asked = filled(job.partition)
+  local _, name = partition_of(asked, partitions)
+  local waits = t and name and t.record["waits." .. name]
+  if waits and partitions[waits] and not number(job.het_job_offset) then job.partition = name .. "," .. waits end
+end
+
 local told
 
 -- Trouble with the table is reported once, not with every submission.
@@ -160,6 +169,7 @@ local function submit(job, partitions)
   local t, trouble = current(now_s)
   report(trouble)
   local request = request_of(ask_of(job, t, partitions, now_s))
+  wait_too(job, t, partitions)
   if not request then return end
   local script = filled(job.script) -- slurmctld copies all of it, each time
   local options, variables = spank_options(job)
@@ -170,7 +180,7 @@ local function submit(job, partitions)
     return own_word(environment["SLURM_PAL_" .. name], environment["SLURM_PAL_JOB_" .. name])
   end
   local class_variable = variables.class or variable("CLASS")
-  local several = filled(job.array_inx) or number(job.het_job_offset)
+  local several = filled(job.array_inx) or number(job.het_job_offset) or marks.is_companion(job.comment)
   local class, origin, warning, seen = class_of(t, {
     { "palsub", palsubs_class(job.comment) },
     { "--pal", options.class, options.app },

@@ -27,26 +27,34 @@ class DemandSample(NamedTuple):
 
 
 def predicted_nodes(
-    samples: Iterable[DemandSample], from_s: float, until_s: float, *, quantile: float = 0.95, utc_offset_s: float = 0.0
+    samples: Iterable[DemandSample],
+    from_s: float,
+    until_s: float,
+    *,
+    quantile: float = 0.95,
+    utc_offset_s: float = 0.0,
+    hour_s: float = HOUR_S,
 ) -> float | None:
     """The quantile of the owner's demand in each hour of the week that `from_s`..`until_s` touches: the largest.
 
     An hour with samples of fewer than ENOUGH weeks is judged by the same hour of all days, if that has ENOUGH days, and
     else by all samples. None without samples: nothing is known, so nothing may be lent. The hours are those of
-    `utc_offset_s` all the year. Raises UsageError for a quantile outside 0..1 and a time that ends before it begins.
+    `utc_offset_s` all the year; `hour_s` is another length, where demand repeats after another time than a week.
+
+    Raises UsageError for a quantile outside 0..1 and a time that ends before it begins.
     """
     if not 0 <= quantile <= 1 or until_s < from_s:
         raise UsageError(
             f"quantile {quantile} of {from_s} to {until_s} s: it must be 0 to 1, the end not before the start"
         )
     past = [
-        (math.floor((sample.time_s + utc_offset_s) / HOUR_S), sample.nodes)
+        (math.floor((sample.time_s + utc_offset_s) / hour_s), sample.nodes)
         for sample in samples
         if sample.time_s < from_s
     ]
     if not past:
         return None
-    first, last = (math.floor((time_s + utc_offset_s) / HOUR_S) for time_s in (from_s, until_s))
+    first, last = (math.floor((time_s + utc_offset_s) / hour_s) for time_s in (from_s, until_s))
     return max(_of_hour(past, hour, quantile) for hour in range(first, min(last, first + WEEK_H - 1) + 1))
 
 
@@ -68,7 +76,8 @@ def loan_order(total: int, used: float, waiting: float, predicted: float | None,
     """How many of the owner's `total` nodes may be open to guests until the next order, 0..total.
 
     What stays is at least what the owner uses and waits for, at least what it is `predicted` to need (None: nothing is
-    known, so all), and `headroom`, a share of `total`, on top. Raises UsageError for numbers below 0.
+    known, so all), and `headroom`, a share of `total` to the nearest node, on top. Raises UsageError for numbers below
+    0.
     """
     if not (total >= 0 and used >= 0 and waiting >= 0 and (predicted is None or predicted >= 0) and headroom >= 0):
         raise UsageError(
@@ -77,5 +86,5 @@ def loan_order(total: int, used: float, waiting: float, predicted: float | None,
         )
     if predicted is None:
         return 0
-    kept = math.ceil(max(used + waiting, predicted) + headroom * total - 1e-9)
+    kept = math.ceil(max(used + waiting, predicted) - 1e-9) + math.floor(headroom * total + 0.5)
     return max(0, total - kept)

@@ -168,6 +168,26 @@ KEYS: dict[str, dict[str, Key]] = {
         "keep_ticks": Key("", "folder in which each tick keeps what it saw and decided (pal ticks); empty: none"),
         "keep_ticks_mib": Key(256.0, "size of that folder, MiB; the oldest ticks go", minimum=1),
     },
+    "loan": {
+        "owners": Key("", "partitions whose idle nodes are lent, comma-separated; empty: none"),
+        "guest": Key(
+            "",
+            "partition of those who borrow them, and of companions of elastic jobs; it has these nodes in slurm.conf",
+        ),
+        "waits": Key(
+            "", "partition with State=DOWN and the nodes of loan.guest, in which guests wait that no open node fits"
+        ),
+        "interval_s": Key(300.0, "time between two orders about how many nodes are lent, s", minimum=1),
+        "grace_s": Key(60.0, "time that a guest has for its checkpoint before it is requeued, s", minimum=0),
+        "headroom": Key(
+            0.02, "share of the owners' nodes that is kept beyond what they are expected to need", minimum=0, maximum=1
+        ),
+        "quantile": Key(
+            0.75, "quantile of the most that owners needed in the same hour of past weeks", minimum=0, maximum=1
+        ),
+        "history_d": Key(28.0, "how far back the owners' demand counts, days", minimum=1),
+        "period_s": Key(604800.0, "time after which the owners' demand repeats: a week, s", minimum=168),
+    },
     "online": {
         "ladder": Key(
             "observe",

@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import slurm_user_uid
+from slurm_pal.base.hostlist import expand
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.place import GivenPlace
 from slurm_pal.journal.migrations import MIGRATIONS
@@ -81,6 +82,53 @@ class Move(NamedTuple):
     partition: str = ""  # where it is sent; "" where its partitions stay
     own_partitions: str = ""  # the user's own list, where it is sent to a partition
     old_partitions: str = ""  # ours from before the move, that may stand in its place ("" none)
+    owners: str = ""  # partitions that want the nodes back: no move to better GPUs, and without a target
+    ran_s: float = 0.0  # of a job that leaves for owners: how long its run had lasted
+
+
+class LoanList(NamedTuple):
+    """The nodes of the guests' partition while some of them are closed."""
+
+    guest: str  # the partition
+    own: str  # as the site wrote it, a hostlist, as the next two
+    ours: str
+    before: str  # what was set until then, and may still be; several with a blank between where a tick was killed
+    made_s: float  # Unix s
+    until_s: float  # then it ends, if no tick says otherwise
+
+    def stands(self, nodes: Iterable[str]) -> bool:
+        """Whether a partition with these nodes bears a list of ours; any other is the site's own: slurmctld has read
+        slurm.conf anew, or somebody has changed it."""
+        return {*nodes} in [{*expand(one)} for one in (self.ours, *self.earlier)]
+
+    @property
+    def earlier(self) -> list[str]:
+        """The hostlists of `before`; an empty one is one."""
+        return self.before.split(" ")
+
+
+class LoanOrder(NamedTuple):
+    """What was decided about the nodes of owners."""
+
+    guest: str
+    at_s: float
+    due: bool  # False: between two orders, since jobs of owners wait
+    total: int  # usable nodes of the owners
+    used: int  # by jobs of theirs
+    waiting: int  # that more of their jobs wait for
+    predicted: float | None  # what they will need until the next order; None: nothing is known
+    allowed: int  # that may be open
+    open: str  # that are from then on, a hostlist
+    why: str
+
+
+class Scaling(NamedTuple):
+    """A change of the number of an elastic job's workers that a tick ordered."""
+
+    job_id: int  # of the base job
+    at_s: float
+    workers: int  # that it is to have
+    why: str
 
 
 class Sample(NamedTuple):
@@ -124,6 +172,9 @@ _SET_SAMPLE = _insert("samples", Sample._fields, "REPLACE")
 _OBSERVATION_COLUMNS = ", ".join(Observation._fields)
 _SET_OBSERVATION = _insert("observations", Observation._fields, "REPLACE")
 _SET_PLACE = _insert("given_places", GivenPlace._fields, "REPLACE")
+_SET_LOAN_LIST = _insert("loan_lists", LoanList._fields, "REPLACE")
+_NEW_ORDER = _insert("loan_orders", LoanOrder._fields)
+_NEW_SCALING = _insert("scalings", Scaling._fields)
 _RUN_FIELDS = ("job_id", "user", "name", "gpus", "run_s", "limit_s", "ended_s")
 _NEW_RUN = _insert("runs", _RUN_FIELDS)
 _OF_THE_LIVING = ("waited", "samples", "hands_off", "overtaken")
@@ -134,6 +185,9 @@ _AGEING = (
     "DELETE FROM ended_leases WHERE ended_s < ?",
     "DELETE FROM observations WHERE at_s < ?",
     "DELETE FROM runs WHERE ended_s < ?",
+    "DELETE FROM loan_orders WHERE at_s < ?",
+    "DELETE FROM scalings WHERE at_s < ?",
+    "DELETE FROM rates WHERE at_s < ?",
     "DELETE FROM given_places WHERE ended_s > 0 AND ended_s < ?",
 )
 
@@ -263,11 +317,18 @@ class Journal(Opened):
             raise DataError(f"move {move.move_id} of job {move.job_id} is not open in {self.path}")
 
     def open_moves(self) -> list[Move]:
-        """The moves that are not finished, oldest first."""
+        """The moves that are not finished, those for owners among them, oldest first."""
         return [move for move in self._moves() if not move.outcome]
 
     def moves(self, since_s: float = 0.0, job_id: int | None = None) -> list[Move]:
-        """Moves made at `since_s` (Unix s) or later, of one job or of all, newest last."""
+        """Moves made at `since_s` (Unix s) or later, of one job or of all, newest last; none for owners."""
+        return [move for move in self._made(since_s, job_id) if not move.owners]
+
+    def reclaims(self, since_s: float = 0.0, job_id: int | None = None) -> list[Move]:
+        """The same of jobs that were taken off nodes since their owners wanted them back."""
+        return [move for move in self._made(since_s, job_id) if move.owners]
+
+    def _made(self, since_s: float, job_id: int | None) -> list[Move]:
         return [move for move in self._moves() if move.made_s >= since_s and job_id in (None, move.job_id)]
 
     def _moves(self) -> list[Move]:
@@ -432,6 +493,67 @@ class Journal(Opened):
         """Remember runs that have ended, in the form of `runs`."""
         with self._writing() as connection:
             connection.executemany(_NEW_RUN, [tuple(run) for run in runs])
+
+    def loan_lists(self) -> list[LoanList]:
+        """The lists of partitions that are ours."""
+        return [LoanList(*row) for row in self._rows(f"SELECT {', '.join(LoanList._fields)} FROM loan_lists")]
+
+    def set_loan_list(self, listed: LoanList) -> None:
+        """Remember a list, before it is set."""
+        with self._writing() as connection:
+            connection.execute(_SET_LOAN_LIST, listed)
+
+    def end_loan_list(self, guest: str) -> None:
+        """The partition has its own list back."""
+        with self._writing() as connection:
+            connection.execute("DELETE FROM loan_lists WHERE guest = ?", (guest,))
+
+    def loan_orders(self, since_s: float = 0.0) -> list[LoanOrder]:
+        """Orders given at `since_s` (Unix s) or later, newest last."""
+        query = f"SELECT {', '.join(LoanOrder._fields)} FROM loan_orders WHERE at_s >= ? ORDER BY id"
+        return [LoanOrder(*row)._replace(due=bool(row[2])) for row in self._rows(query, since_s)]
+
+    def add_loan_order(self, order: LoanOrder) -> None:
+        """An order was given."""
+        with self._writing() as connection:
+            connection.execute(_NEW_ORDER, order)
+
+    def demand(self, owners: str, since_hour: int) -> dict[int, float]:
+        """Hour (Unix time / 3600 s) -> the most nodes that these partitions needed in it."""
+        query = "SELECT hour, nodes FROM demand WHERE owners = ? AND hour >= ? ORDER BY hour"
+        return dict(self._rows(query, owners, since_hour))
+
+    def add_demand(self, owners: str, nodes: Mapping[int, float], oldest_hour: int) -> None:
+        """Remember what was needed: the larger number of each hour stays, what is older than `oldest_hour` goes."""
+        statement = (
+            "INSERT INTO demand VALUES (?, ?, ?) "
+            "ON CONFLICT (owners, hour) DO UPDATE SET nodes = max(nodes, excluded.nodes)"
+        )
+        with self._writing() as connection:
+            connection.executemany(statement, [(owners, hour, number) for hour, number in nodes.items()])
+            connection.execute("DELETE FROM demand WHERE hour < ?", (oldest_hour,))
+
+    def scalings(self, since_s: float = 0.0, job_id: int | None = None) -> list[Scaling]:
+        """Changes ordered at `since_s` or later, of one base job or of all, newest last."""
+        query = f"SELECT {', '.join(Scaling._fields)} FROM scalings WHERE at_s >= ? ORDER BY id"
+        return [one for row in self._rows(query, since_s) if job_id in (None, (one := Scaling(*row)).job_id)]
+
+    def add_scalings(self, scalings: Iterable[Scaling]) -> None:
+        """Remember changes, before they are ordered."""
+        with self._writing() as connection:
+            connection.executemany(_NEW_SCALING, list(scalings))
+
+    def rates(self) -> dict[str, dict[int, float]]:
+        """Kind of elastic job -> workers -> iterations per second with so many, as last seen."""
+        found: dict[str, dict[int, float]] = {}
+        for key, workers, rate in self._rows("SELECT key, workers, rate FROM rates"):
+            found.setdefault(key, {})[workers] = rate
+        return found
+
+    def set_rates(self, rates: Iterable[tuple[str, int, float]], now_s: float) -> None:
+        """Remember rows (kind of job, workers, iterations per second) in place of what was known."""
+        with self._writing() as connection:
+            connection.executemany("REPLACE INTO rates VALUES (?, ?, ?, ?)", [(*row, now_s) for row in rates])
 
     def samples(self) -> dict[int, Sample]:
         """Job -> the last look at its progress."""

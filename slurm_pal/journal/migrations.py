@@ -125,5 +125,43 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             ended_s REAL NOT NULL
         )""",
     ),
+    (
+        # Owners and guests: the list of the guests' partition, what was ordered, what owners used.
+        "ALTER TABLE moves ADD COLUMN owners TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE moves ADD COLUMN ran_s REAL NOT NULL DEFAULT 0",
+        """CREATE TABLE loan_lists (
+            guest TEXT PRIMARY KEY,
+            own TEXT NOT NULL,      -- nodes as the site wrote them, a hostlist
+            ours TEXT NOT NULL,
+            before TEXT NOT NULL,   -- ours until this one was set
+            made_s REAL NOT NULL,
+            until_s REAL NOT NULL
+        ) WITHOUT ROWID""",
+        """CREATE TABLE loan_orders (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            guest TEXT NOT NULL,
+            at_s REAL NOT NULL,
+            due INTEGER NOT NULL,   -- 0: between two orders, since an owner's jobs wait
+            total INTEGER NOT NULL,
+            used INTEGER NOT NULL,
+            waiting INTEGER NOT NULL,
+            predicted REAL,         -- NULL: nothing is known
+            allowed INTEGER NOT NULL,
+            open TEXT NOT NULL,     -- the owner's nodes that are open to guests from then on, a hostlist
+            why TEXT NOT NULL
+        )""",
+        "CREATE TABLE demand (owners TEXT NOT NULL, hour INTEGER NOT NULL, nodes REAL NOT NULL, "
+        "PRIMARY KEY (owners, hour)) WITHOUT ROWID",
+        """CREATE TABLE scalings (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            job_id INTEGER NOT NULL,
+            at_s REAL NOT NULL,
+            workers INTEGER NOT NULL,
+            why TEXT NOT NULL
+        )""",
+        "CREATE INDEX scalings_by_job ON scalings (job_id)",
+        "CREATE TABLE rates (key TEXT NOT NULL, workers INTEGER NOT NULL, rate REAL NOT NULL, at_s REAL NOT NULL, "
+        "PRIMARY KEY (key, workers)) WITHOUT ROWID",
+    ),
 )
 """Statements that lead from one schema version to the next; the version is their number. Append only."""

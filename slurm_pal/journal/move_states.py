@@ -32,6 +32,7 @@ class MoveOutcome(StrEnum):
     ABANDONED = "abandoned"  # before the requeue: the job runs on where it was
     ENDED = "ended"  # the job ended during the move
     WAITING = "waiting"  # it was requeued, and waits in the queue without our list
+    RECLAIMED = "reclaimed"  # it was requeued, since its owner wanted the nodes back
     UNKNOWN = "unknown"  # a word of a later release
 
     @classmethod
@@ -43,5 +44,5 @@ CARRIED_OUT = frozenset({MoveOutcome.MOVED, MoveOutcome.ELSEWHERE})
 """The job was requeued and started again."""
 REQUEUED = CARRIED_OUT | {MoveOutcome.WAITING}
 """Its run was stopped, whatever became of it then."""
-ENDS = tuple(outcome.value for outcome in MoveOutcome if outcome not in ("", "unknown"))
+ENDS = tuple(outcome.value for outcome in MoveOutcome if outcome not in ("", "unknown", "reclaimed"))
 """The words for how a move ended."""

@@ -273,13 +273,14 @@ def _stand_by(journal_path: str, wait: Callable[[float], None]) -> int:
         known, _ = _remembered(journal_path)
         now_s = time.time()
         ends_s = [lease.until_s + pass_s for lists in known.leases.values() for lease in lists]
+        ends_s += [one.until_s + pass_s for one in known.lists]
         over = pinned.due(known, now_s, pass_s)
-        if over.leases:
+        if over.leases or over.lists:
             _tried(over, [])
         if not ends_s or max(ends_s) < now_s - NAP_S:
             return DONE
         later = [end_s - now_s for end_s in ends_s if end_s > now_s]
-        wait(min([NAP_S, *later]) + 0.1 if not over.leases else 1.0)
+        wait(min([NAP_S, *later]) + 0.1 if not (over.leases or over.lists) else 1.0)
     return DONE
 
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
+from slurm_pal.base.cluster import Partition
 from slurm_pal.base.errors import NotNowError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.aside import fault_of
@@ -19,9 +20,10 @@ from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.lease_marks import Update, in_force, judged
 from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.decide.place import SITE_FACTOR, GivenPlace, to_give_back, updates
-from slurm_pal.journal.journal import DOUBT_S, REFUSED, REPLACED, Journal, Move
+from slurm_pal.journal.journal import DOUBT_S, REFUSED, REPLACED, Journal, LoanList, Move
 from slurm_pal.moves import steps
 from slurm_pal.slurm.client import AGAIN_S, SlurmClient
+from slurm_pal.slurm.states import HELD_BACK
 
 
 class Remembered(NamedTuple):
@@ -30,6 +32,7 @@ class Remembered(NamedTuple):
     leases: Mapping[int, tuple[TickLease, ...]] = {}
     moves: Mapping[int, Move] = {}
     places: Mapping[int, GivenPlace] = {}  # in the queue
+    lists: Sequence[LoanList] = ()  # of partitions
     marks: bool = True  # whether the marks of palsub and the filter count, too: nobody else ends them now
 
 
@@ -50,14 +53,15 @@ def remembered(journal: Journal) -> Remembered:
             leases[lease.job_id].append(lease)
     found = {job_id: tuple(lists) for job_id, lists in leases.items()}
     moves = {move.job_id: move for move in journal.open_moves()}
-    return Remembered(found, moves, journal.given_places())
+    return Remembered(found, moves, journal.given_places(), journal.loan_lists())
 
 
 def due(known: Remembered, now_s: float, pass_s: float) -> Remembered:
-    """The leases in a journal whose time is over."""
+    """The leases and lists of partitions in a journal whose time is over."""
     leases = {job_id: tuple(one for one in lists if now_s >= one.until_s + pass_s)
               for job_id, lists in known.leases.items()}  # fmt: skip
-    return Remembered({job_id: lists for job_id, lists in leases.items() if lists}, marks=False)
+    late = [one for one in known.lists if now_s >= one.until_s + pass_s]
+    return Remembered({job_id: lists for job_id, lists in leases.items() if lists}, lists=late, marks=False)
 
 
 def back(job: SlurmJob, known: Remembered, up: Set[str], now_s: float) -> dict[str, str]:
@@ -130,6 +134,7 @@ def take_back(client: SlurmClient, known: Remembered, now_s: float, again_s: Seq
     """
     fenced = [f"a reservation stays until it ends: {error}" for error in _unfenced(client, known)]
     overview = client.overview(marked=True)
+    fenced += lists_back(client, known.lists, overview.partitions)[1]
     up = overview.up
     unmarked = {*known.leases, *known.moves}.difference(job.job_id for job in overview.jobs)
     jobs = [*overview.jobs, *client.jobs_of(sorted(unmarked)).values()]
@@ -154,6 +159,44 @@ def take_back(client: SlurmClient, known: Remembered, now_s: float, again_s: Seq
         time.sleep(pause_s)
         wanted = busy
     return Ended(tuple(done), (*fenced, *trouble, *more))
+
+
+def lists_back(
+    client: SlurmClient, lists: Iterable[LoanList], partitions: Iterable[Partition]
+) -> tuple[list[LoanList], list[str]]:
+    """Give the guests' partitions their own nodes back where a list of ours stands, and what it kept from jobs.
+
+    Returns those of which none stands any more, and what Slurm said against the others, one line each.
+    """
+    nodes = {partition.name: partition.nodes for partition in partitions}
+    done, trouble = [], []
+    for one in lists:
+        try:
+            if one.guest in nodes and one.stands(nodes[one.guest]):
+                client.update_partition(one.guest, Nodes=one.own)
+                trouble += unhold(client, _held_back(client, one.guest))
+            done.append(one)
+        except SlurmError as error:
+            trouble.append(f"partition {one.guest} keeps our node list for now: {error}")
+    return done, trouble
+
+
+def _held_back(client: SlurmClient, guest: str) -> list[int]:
+    """Jobs that Slurm holds since no listed node fitted. It does so again with those that fit nowhere."""
+    held = [job_id for job_id, (state, reason) in client.job_states().items()
+            if state == "PENDING" and reason == HELD_BACK]  # fmt: skip
+    return [job.job_id for job in client.jobs_of(held).values() if guest in job.partition.split(",")] if held else []
+
+
+def unhold(client: SlurmClient, job_ids: Iterable[int]) -> list[str]:
+    """Let jobs wait again which Slurm holds because of a list of ours; what it said against it, one line each."""
+    trouble = []
+    for job_id in job_ids:
+        try:
+            client.unhold(job_id)
+        except SlurmError as error:
+            trouble.append(f"Slurm still holds job {job_id}, for which no node was left: {error}")
+    return trouble
 
 
 def _unfenced(client: SlurmClient, known: Remembered) -> list[SlurmError]:

@@ -15,7 +15,7 @@ from slurm_pal.decide.aside import blamed
 from slurm_pal.decide.lease import Sort, TickLease
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.journal.move_states import MoveOutcome, MoveStep
-from slurm_pal.moves import steps
+from slurm_pal.moves import reclaimed, steps
 from slurm_pal.moves.steps import Act, Order, StepLimits
 from slurm_pal.slurm.client import SlurmClient
 
@@ -31,7 +31,8 @@ class Mover:
     `blame` is called for jobs whose move failed by an error of ours; it returns the line for the report.
     `note` is called with what happens: ("move" | "step" | "refused" | an outcome, details as plain
     values: move_id, job_id, user, from, to, gain_s, and step, action, error, detail or at_s
-    where they apply).
+    where they apply; of a job that leaves for owners these as `to`, and ran_s, lost_s and checkpoint
+    in place of gain_s).
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Mover:
         for move in moves:
             begun = self._journal.begin(move)
             self._moves[begun.job_id] = begun
-            self._report("move", begun, begun.made_s)
+            self._report(reclaimed.BEGUN if begun.owners else "move", begun, begun.made_s)
 
     def recover(self, now_s: float) -> None:
         """Take up what an earlier process left, with a first look at it. Raises as `step` does."""
@@ -105,7 +106,7 @@ class Mover:
 
     def _checked(self, move: Move, act: Act) -> Act:
         """Whether the target is still there after the time that a checkpoint took: a requeue costs the job its run."""
-        if act.order is Order.REQUEUE and act.step and move.checkpoint:
+        if act.order is Order.REQUEUE and act.step and move.checkpoint and not move.owners:
             why = steps.unwilling(move, self._client.overview())
             return Act(outcome=MoveOutcome.ABANDONED, detail=why) if why else act
         return act
@@ -123,7 +124,7 @@ class Mover:
                 return  # the next look gives it again
             self._refused[move.job_id] = now_s, str(error)
             self._report("refused", move, now_s, action=act.order, error=str(error))
-            if act.order is Order.SIGNAL:  # nothing has been done to the job
+            if act.order is Order.SIGNAL and not move.owners:  # nothing has been done to the job
                 self._finish(move, None, None, Act(outcome=MoveOutcome.ABANDONED, detail="no signal"), now_s)
 
     def _let_go(self, move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float) -> None:
@@ -135,9 +136,10 @@ class Mover:
 
     def _finish(self, move: Move, job: SlurmJob | None, lease: TickLease | None, act: Act, now_s: float) -> None:
         error = self._refused.get(move.job_id, (0.0, ""))[1]
-        well = act.outcome in (MoveOutcome.MOVED, MoveOutcome.ENDED)
+        well = act.outcome in (MoveOutcome.MOVED, MoveOutcome.ENDED, MoveOutcome.RECLAIMED)
         detail = act.detail if well or not error else f"{act.detail}; Slurm refused an order: {error}"
-        if act.outcome is not MoveOutcome.ABANDONED:  # before a requeue we have not touched its lists
+        # Before a requeue we have not touched its lists, nor those of a job that leaves for owners.
+        if act.outcome is not MoveOutcome.ABANDONED and not move.owners:
             left = steps.lease_after(move, job, lease, now_s)
             self._leave(move, lease, left, act.outcome, now_s)
             if move.partition:
@@ -147,7 +149,7 @@ class Mover:
         ended = self._journal.finish(move, act.outcome, detail, now_s)
         self._moves.pop(move.job_id)
         self._refused.pop(move.job_id, None)
-        self._report(act.outcome, ended, now_s, detail=detail)
+        self._report(reclaimed.WORDS[act.outcome] if move.owners else act.outcome, ended, now_s, detail=detail)
 
     def _leave(
         self,
@@ -166,4 +168,10 @@ class Mover:
 
     def _report(self, what: str, move: Move, at_s: float, **more: object) -> None:
         whole = {"move_id": move.move_id, "job_id": move.job_id, "user": move.user, "from": move.source}
-        self._note(what, {**whole, "to": move.target_gpus, "gain_s": round(move.gain_s, 1), "at_s": at_s, **more})
+        if move.owners:
+            amounts = {"ran_s": move.ran_s, "lost_s": reclaimed.lost_s(move)}
+            whole |= {"to": move.owners, "checkpoint": int(reclaimed.saved(move))}
+        else:
+            amounts = {"gain_s": move.gain_s}
+            whole |= {"to": move.target_gpus}
+        self._note(what, {**whole, **{name: round(s, 1) for name, s in amounts.items()}, "at_s": at_s, **more})

@@ -3,6 +3,9 @@
 
     planned -> [signalling] -> requeueing -> targeting -> [clearing | freeing] -> over
 
+A job that leaves nodes whose owners want them back (`Move.owners`) takes the same way without a target: it is
+requeued also where no checkpoint came in time, and waits for nodes that are open to it.
+
 The job is requeued, not held: Slurm itself starts it again after a delay (cred_expire + 1 s),
 whatever becomes of us. In that delay it is given its nodes, its partition where that is to be
 another one, and a start in `LATER_S` instead of a minute or two. So no job can be
@@ -41,6 +44,10 @@ and slurmctld then ends the job for good (seen on 22.05 and 24.11)."""
 LATER_S, LATER = 2.0, "now+2"
 """The start that comes with the update of the lists; slurmctld cuts it to whole seconds."""
 _FAILED, _MISSING = "its checkpoint failed", "no checkpoint after"
+LOST = "; no checkpoint came"
+"""Ends the detail of a job that left for owners, was asked for a checkpoint, and acknowledged none."""
+RUNS_ON = "it runs on "
+"""Begins the detail of a job that was seen running again; nodes follow."""
 _STARTED = JOB_ACTIVE - {"COMPLETING"}
 
 
@@ -57,6 +64,7 @@ class StepLimits(NamedTuple):
     """How long a move stays in a step, s."""
 
     ack_limit_s: float = 120.0  # for the acknowledgement of a checkpoint
+    grace_s: float = 60.0  # the same of a job that leaves for owners, whether or not it comes
     start_limit_s: float = 3.0  # one scheduling pass, for a start on the target
     plan_limit_s: float = 10.0  # an older plan is not carried out
     retry_s: float = 2.0  # an order that Slurm refuses is given anew for so long
@@ -106,6 +114,8 @@ def act(move: Move, job: SlurmJob | None, now_s: float, limits: StepLimits, leas
     seen = _Seen(move, job, now_s, limits, lease)
     if now_s < move.step_s - CLOCK_SKEW_S:
         return _set_back(seen)
+    if move.owners and move.step not in (MoveStep.PLANNED, MoveStep.REQUEUEING):
+        return _leaving(seen)
     return _STEPS.get(move.step, _requeued)(seen)
 
 
@@ -144,16 +154,20 @@ def _planned(seen: _Seen) -> Act:
 
 
 def _signalling(seen: _Seen) -> Act:
-    said = marks.read(seen.job.comment, marks.ACK)
-    answered = said.get(marks.ACK, "") not in ("", seen.move.ack)
-    why = _not_as_planned(seen)
-    if not why and answered and said.get("failed"):
+    answered, why = _answered(seen), _not_as_planned(seen)
+    if not why and answered and answered.get("failed"):
         why = _FAILED
     if not why and seen.age_s > seen.limits.ack_limit_s:  # an old checkpoint is no better than none
         why = f"{_MISSING} {seen.limits.ack_limit_s:g} s"
     if why:
         return Act(outcome=MoveOutcome.ABANDONED, detail=why)
     return Act(MoveStep.REQUEUEING, Order.REQUEUE) if answered else Act()
+
+
+def _answered(seen: _Seen) -> dict[str, str]:
+    """The job's word on the checkpoint that it was asked for; {} while there is none."""
+    said = marks.read(seen.job.comment, marks.ACK)
+    return said if said.get(marks.ACK, "") not in ("", seen.move.ack) else {}
 
 
 def _not_as_planned(seen: _Seen) -> str:
@@ -164,12 +178,48 @@ def _not_as_planned(seen: _Seen) -> str:
 
 def _requeueing(seen: _Seen) -> Act:
     if seen.job.restarts > seen.move.restarts:
-        return _requeued(seen)
+        return _left(seen) if seen.move.owners else _requeued(seen)
     if seen.job.state == "COMPLETING":  # it ends on its own
         return Act()
     if seen.age_s > seen.limits.retry_s:
         return Act(outcome=MoveOutcome.ABANDONED, detail="it was not requeued")
     return Act(order=Order.REQUEUE)
+
+
+# -- a job that leaves for owners ----------------------------------------------------------------
+
+
+def _leaving(seen: _Seen) -> Act:
+    """It was signalled, or its run was stopped."""
+    if seen.move.step != MoveStep.SIGNALLING:
+        return _left(seen)
+    if why := _not_as_planned(seen):
+        return Act(outcome=MoveOutcome.ABANDONED, detail=why)
+    over = _answered(seen) or seen.age_s > seen.limits.grace_s
+    return Act(MoveStep.REQUEUEING, Order.REQUEUE) if over else Act()
+
+
+def _left(seen: _Seen) -> Act:
+    """After the requeue: Slurm's own delay ends, so that it may start at once on nodes that are open to it."""
+    job, moment = seen.job, seen.age_s
+    answer = _answered(seen)
+    lost = LOST if seen.move.checkpoint and (not answer or answer.get("failed")) else ""
+    if job.state in _STARTED:
+        return Act(outcome=MoveOutcome.RECLAIMED, detail=f"{RUNS_ON}{fold(job.nodes)}{lost}")
+    if _waits(job):
+        # A list of ours would send it back to the node that it has just left, or have Slurm hold it.
+        fields = in_force(job) | ({REQUIRED: seen.move.own_req} if seen.whose is Whose.OLD else {})
+        delayed = _delayed(job, seen.now_s)
+        if moment > seen.limits.settle_limit_s or (not fields and (job.held or not delayed)):
+            return Act(outcome=MoveOutcome.RECLAIMED, detail=f"it waits: {job.reason}{lost}")
+        if seen.move.step != MoveStep.FREEING:
+            return Act(MoveStep.FREEING, Order.UPDATE if fields else Order.NONE, fields)
+        if delayed and moment >= SETTLED_S:
+            fields["StartTime"] = "now"
+        return Act(order=Order.UPDATE if fields else Order.NONE, fields=fields)
+    if job.state == JOB_UNKNOWN and moment > seen.limits.settle_limit_s:
+        return Act(outcome=MoveOutcome.RECLAIMED, detail=f"its state cannot be read{lost}")
+    return Act()  # the run that was stopped has not ended: KillWait, epilogs
 
 
 # -- after it ----------------------------------------------------------------------------------
@@ -181,7 +231,7 @@ def _requeued(seen: _Seen) -> Act:
         there = set(job.nodes) == set(move.target)
         return Act(
             outcome=MoveOutcome.MOVED if there else MoveOutcome.ELSEWHERE,
-            detail="" if there else f"it runs on {fold(job.nodes)}",
+            detail="" if there else f"{RUNS_ON}{fold(job.nodes)}",
         )
     if _waits(job):
         return _held(seen) if job.held else _WAITING.get(move.step, _clearing)(seen)
@@ -271,7 +321,7 @@ def back(move: Move, job: SlurmJob | None, lease: TickLease | None, now_s: float
     The user's own lists, of nodes and of partitions, come back, also in the place of those that we set
     before the move, and the delay after the requeue ends. A list that somebody else has set since stays.
     """
-    if job is None or not _waits(job) or job.restarts <= move.restarts:
+    if job is None or move.owners or not _waits(job) or job.restarts <= move.restarts:
         return {}
     found = {REQUIRED: _whose_nodes(move, job, lease), PARTITION: _whose_partitions(move, job)}
     own = {REQUIRED: move.own_req, PARTITION: move.own_partitions}

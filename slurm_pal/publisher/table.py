@@ -37,6 +37,9 @@ def records(
     Raises DataError for a name that the filter could not read.
     """
     found = {"scores_epoch": str(scores_epoch), "settings": _settings(config, slurm or {})}
+    guest, waits = config.text("loan", "guest"), config.text("loan", "waits")
+    if guest and waits:
+        found[f"waits.{name(guest, 'partition')}"] = name(waits, "partition")
     if answers.default:
         found["default"] = name(answers.default, "partition")
     found |= {f"app.{name(app, 'application')}": c for app, c in applications(config)[0].items()}

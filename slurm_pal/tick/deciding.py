@@ -124,7 +124,7 @@ class Decider:
         calibration = learning.calibration(moves)
         planned = None
         if self._config.flag("rebalance", "moves"):
-            terms = self._move_terms(moves, open_moves, now_s)
+            terms = self._move_terms(moves, [move for move in open_moves if not move.owners], now_s)
             if self.terms.gather:
                 waits = wanted(overview, wishes, frozenset(move.job_id for move in open_moves))
                 terms = terms._replace(wanted=waits)

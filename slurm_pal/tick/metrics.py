@@ -13,8 +13,10 @@ from slurm_pal.base.files import write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.decide.lease import LeaseKind
 from slurm_pal.journal.journal import Move
-from slurm_pal.journal.move_states import ENDS
+from slurm_pal.journal.move_states import ENDS, MoveOutcome
+from slurm_pal.loans.lend import Lent
 from slurm_pal.moves.learning import observed_gain_s
+from slurm_pal.moves.reclaimed import total_lost_gpu_s
 from slurm_pal.store.snapshot import CLASS_ALARMS, NO_CLASS, Snapshot
 
 if TYPE_CHECKING:
@@ -24,6 +26,15 @@ MOST_SERIES = 2000
 """GPUs, or nodes, that are shown one by one: at seven lines each the file stays below 2 MB."""
 
 
+class LoanNumbers(NamedTuple):
+    """Owners and guests in numbers."""
+
+    nodes: Mapping[str, int]  # usable ones of owners, by state: open, closed, used
+    demand: int  # nodes that owners use and wait for
+    predicted: float | None  # that they will need until the next order; None: nothing is known
+    reclaims: Sequence[Move]  # all of the journal
+
+
 class TickNumbers(NamedTuple):
     """One tick in numbers."""
 
@@ -31,13 +42,14 @@ class TickNumbers(NamedTuple):
     tick_s: float  # how long it took
     queries: int  # asked of Slurm
     query_s: float  # how long Slurm took for the large one
-    snapshot: Snapshot  # as published, not corrected
+    snapshot: Snapshot | None  # as published, not corrected; None: there is none
     leases: Mapping[str, int]  # kind -> lists of ours in force
     moves: Sequence[Move]  # all rows of the journal, so that totals survive a restart
     calibration: float
     paused: bool
     broken: int = 0  # jobs that are left alone since they break us
     faults: int = 0  # unexpected errors since the start of the process
+    loans: LoanNumbers | None = None  # None: nothing is lent
 
 
 class _Score(NamedTuple):
@@ -68,9 +80,10 @@ def text(seen: TickNumbers) -> bytes:
 
     class Tick(Collector):
         def collect(self) -> Iterable[Metric]:
-            yield from _gpus(seen)
+            yield from _gpus(seen.snapshot, seen.at_s) if seen.snapshot is not None else ()
             yield from _tick(seen)
             yield from _moves(seen.moves)
+            yield from _loans(seen.loans) if seen.loans is not None else ()
 
     registry = CollectorRegistry()
     registry.register(Tick())
@@ -97,8 +110,9 @@ def _tick(seen: TickNumbers) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         "pal_classes", "GPU models whose classes are flat, or have shifted together.", labels=["state"]
     )
+    notices = seen.snapshot.notices if seen.snapshot is not None else []
     for state in CLASS_ALARMS:
-        models = {str(notice.get("model")) for notice in seen.snapshot.notices if notice.get("state") == state}
+        models = {str(notice.get("model")) for notice in notices if notice.get("state") == state}
         states.add_metric([state], len(models))
     yield states
     leases = GaugeMetricFamily("pal_leases", "Node lists of ours on pending jobs.", labels=["kind"])
@@ -130,7 +144,34 @@ def _moves(moves: Sequence[Move]) -> Iterator[Metric]:
         yield CounterMetricFamily(name, help_text, value=value)
 
 
-def _gpus(seen: TickNumbers) -> Iterator[Metric]:
+def loan_numbers(lent: Lent, reclaims: Sequence[Move]) -> LoanNumbers:
+    """What one tick decided about loans, as it stands after it, and all reclaims of the journal."""
+    free = max(0, lent.total - lent.used)
+    opened = min(len(lent.opened), free)  # one that the owner uses may be open, too, so that Slurm takes guests' jobs
+    nodes = {"open": opened, "closed": free - opened, "used": lent.used}
+    return LoanNumbers(nodes, lent.needed, lent.predicted, reclaims)
+
+
+def _loans(seen: LoanNumbers) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    nodes = GaugeMetricFamily("pal_loan_nodes", "Usable nodes of owners, by state.", labels=["state"])
+    for state, count in seen.nodes.items():
+        nodes.add_metric([state], count)
+    yield nodes
+    yield GaugeMetricFamily("pal_loan_demand_nodes", "Nodes that owners use and wait for.", value=seen.demand)
+    if seen.predicted is not None:
+        text = "Nodes that owners are expected to need until the next order."
+        yield GaugeMetricFamily("pal_loan_predicted_nodes", text, value=seen.predicted)
+    left = [move for move in seen.reclaims if move.outcome is MoveOutcome.RECLAIMED]
+    for name, help_text, value in (
+        ("pal_loan_reclaims", "Guests that were taken off nodes of owners.", len(left)),
+        ("pal_loan_lost_gpu_seconds", "Work that they lost by that, GPU-seconds.", total_lost_gpu_s(left)),
+    ):
+        yield CounterMetricFamily(name, help_text, value=value)
+
+
+def _gpus(snapshot: Snapshot, at_s: float) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
     labels = ["node", "index", "class"]
@@ -139,13 +180,13 @@ def _gpus(seen: TickNumbers) -> Iterator[Metric]:
     )
     bins = GaugeMetricFamily("pal_gpu_class", "Number of the variability class, 0 is the fastest.", labels=labels)
     age = GaugeMetricFamily("pal_gpu_score_age_seconds", "Since the newest measurement.", labels=labels[:2])
-    for score in scores(seen.snapshot):
+    for score in scores(snapshot):
         for c, slowdown in score.slowdown.items():
             slow.add_metric([score.node, score.index, c], round(slowdown, 4))
         for c, number in score.variability_class.items():
             bins.add_metric([score.node, score.index, c], number)
         if score.measured_s:
-            age.add_metric([score.node, score.index], round(max(0.0, seen.at_s - score.measured_s)))
+            age.add_metric([score.node, score.index], round(max(0.0, at_s - score.measured_s)))
     yield from (slow, bins, age)
 
 

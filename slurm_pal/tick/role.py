@@ -8,12 +8,12 @@ import pwd
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from slurm_pal.base.errors import SlurmError, UsageError
+from slurm_pal.base.errors import SlurmError, UsageError, one_line
 from slurm_pal.slurm.cli import subprocess_runner
 from slurm_pal.slurm.client import Runner, SlurmClient
 from slurm_pal.slurm.parse import whole
 
-OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT = (
+OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT, LOANS = (
     "own",
     "others",
     "admin-comment",
@@ -21,12 +21,13 @@ OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT = (
     "weights",
     "places",
     "wait",
+    "loans",
 )
 """Own jobs; those of others; AdminComment; node features; node weights; places in the queue; reservations, without
-which nobody waits."""
+which nobody waits; the nodes of partitions, without which nothing is lent."""
 
 _MAY = {
-    "slurm-user": frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT}),
+    "slurm-user": frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT, LOANS}),
     "operator": frozenset({OWN, OTHERS, PLACES, WAIT}),
     "user": frozenset({OWN}),
 }
@@ -37,6 +38,7 @@ _NOT_DONE = {
     "order the jobs of all users",
     WAIT: "no job waits for better GPUs behind a reservation (rebalance.wait): only SlurmUser ({owner}), root and "
     "Slurm operators may reserve nodes",
+    LOANS: "no nodes are lent (loan.owners): only SlurmUser ({owner}) and root may change partitions",
 }
 """One line for each thing that the settings ask for and this role may not do."""
 _OPERATORS = frozenset({"operator", "administrator", "admin"})
@@ -48,7 +50,7 @@ class Role(NamedTuple):
 
     name: str  # "slurm-user" (root too), "operator" or "user"
     user: str
-    may: frozenset[str]  # of OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT
+    may: frozenset[str]  # of OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT, LOANS
     cannot: tuple[str, ...]  # one line for each thing asked for that is not done
 
 
@@ -63,10 +65,11 @@ def role_of(
     """The role of this process (or of `uid`) on a cluster with this configuration (`scontrol show config`).
 
     Where `pairs` is empty Slurm is asked for them. `asked` are the levers that the
-    settings ask for (FEATURES, WEIGHTS, PLACES, WAIT); `run` starts sacctmgr. With `mine` even SlurmUser cares
+    settings ask for (FEATURES, WEIGHTS, PLACES, WAIT, LOANS); `run` starts sacctmgr. With `mine` even SlurmUser cares
     for their own jobs only, as an ordinary user. A Slurm administrator counts as an operator.
 
-    Raises UsageError for an ordinary user without `mine`, SlurmError when Slurm does not answer.
+    Raises UsageError for an ordinary user without `mine`, SlurmError when Slurm, or slurmdbd where it must be asked,
+    does not answer.
     """
     pairs = pairs or client.config()
     uid = os.geteuid() if uid is None else uid
@@ -90,16 +93,20 @@ def _user_name(uid: int) -> str:
 
 
 def _by_accounting(pairs: Mapping[str, str], user: str, run: Runner | None) -> str:
-    """ "operator" where the accounting database says so; "user" where it does not, is away or is not in use.
+    """ "operator" where the accounting database says so; "user" where it does not or is not in use.
 
-    slurmdbd alone knows administration levels (sacctmgr(1), AdminLevel).
+    slurmdbd alone knows administration levels (sacctmgr(1), AdminLevel). Raises SlurmError when it does not answer.
     """
     if not pairs.get("AccountingStorageType", "").endswith("slurmdbd"):
         return "user"
     argv = ["sacctmgr", "-n", "-P", "-r", "show", "user", user, "format=AdminLevel"]
     try:
         done = (run or subprocess_runner(TIMEOUT_S))(argv, "")
-    except SlurmError:
-        return "user"
-    level = done.stdout.strip().lower()
-    return "operator" if done.returncode == 0 and level in _OPERATORS else "user"
+        if done.returncode:
+            raise SlurmError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
+    except SlurmError as error:
+        raise SlurmError(
+            f"slurmdbd does not answer, which knows whether {user} is a Slurm operator ({one_line(error)}): wait until "
+            "it does, or steer only your own jobs: pal-rebalance --mine"
+        ) from None
+    return "operator" if done.stdout.strip().lower() in _OPERATORS else "user"

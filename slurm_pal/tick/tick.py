@@ -25,7 +25,9 @@ from slurm_pal.decide.lease import LeaseKind, Sort
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
-from slurm_pal.journal.journal import BREAKS, Journal
+from slurm_pal.journal.journal import BREAKS, Journal, Move
+from slurm_pal.loans.lend import Lent, as_lent
+from slurm_pal.loans.scale import Scaled
 from slurm_pal.moves.mover import Mover, StepLimits
 from slurm_pal.moves.planning import to_move
 from slurm_pal.partitions import sharing
@@ -41,9 +43,11 @@ from slurm_pal.tick.deciding import Decided, Decider
 from slurm_pal.tick.intake import Intake
 from slurm_pal.tick.keeping import Keeper, NotedDecider
 from slurm_pal.tick.late_gpus import LateGpus
+from slurm_pal.tick.lending import NO_SITE, Lending, Site
 from slurm_pal.tick.metrics import TickNumbers
 from slurm_pal.tick.ordering import Ordered, Ordering
 from slurm_pal.tick.role import COMMENT, FEATURES, WEIGHTS, Role
+from slurm_pal.tick.scaling import Elastic
 from slurm_pal.tick.wishes import Hand
 
 T = TypeVar("T")
@@ -72,6 +76,8 @@ class TickResult(NamedTuple):
     moving: int  # moves under way
     trouble: tuple[str, ...]  # one line each
     ordered: Ordered | None = None  # about the order of the queue
+    lent: Lent | None = None  # about the nodes of owners
+    scaled: Scaled | None = None  # about elastic jobs
 
 
 class Tick:
@@ -84,7 +90,7 @@ class Tick:
     def __init__(
         self, config: Config, client: SlurmClient, counted: Counts, journal: Journal, role: Role,
         publisher: Publisher | None, log: EventLog, *, act: bool, last: bool = False, appends: bool = False,
-        timing: Timing = REAL, keeper: Keeper | None = None,
+        timing: Timing = REAL, keeper: Keeper | None = None, site: Site = NO_SITE,
     ) -> None:  # fmt: skip
         self._now_s = 0.0
         self._config, self._client, self._counted, self._journal, self._role = config, client, counted, journal, role
@@ -93,12 +99,17 @@ class Tick:
         self._keeper = keeper
         self._decider = (NotedDecider if keeper else Decider)(config, journal, role, appends)
         self._hand = Hand(client, journal, role, log, self._blame, timing.sleep)
-        limits = StepLimits(ack_limit_s=config.number("rebalance", "ack_limit_s"), start_limit_s=self.pass_s)
+        limits = StepLimits(
+            ack_limit_s=config.number("rebalance", "ack_limit_s"), start_limit_s=self.pass_s,
+            grace_s=config.number("loan", "grace_s"),
+        )  # fmt: skip
         self._mover = Mover(journal, client, limits, self._note, self._blame)
         self._intake = Intake(config) if publisher else None
         hears = role.name == "slurm-user" and bool(act or publisher)
         self._late = LateGpus(config, client, log, role.user) if hears else None
         self._ordering = Ordering(config, client, journal, role, log, stays=not last)
+        self._lending = Lending(config, client, journal, role, log, site, appends, timing.sleep)
+        self._elastic = Elastic(config, client, journal, role, log)
         self._observers = collector(config, bool(publisher)) if publisher or role.name != "slurm-user" else None
         self._trouble: list[str] = []
         self._aside = Aside(self._report_fault)
@@ -125,7 +136,7 @@ class Tick:
         intake, publisher = self._intake, self._publisher
         ingested = self._try(lambda: intake.take(now_s), 0) if intake else 0
         asked_s = self._monotonic()
-        overview = self._client.overview(marked=True)
+        overview = self._client.overview(marked=True, whole=self._lending.whole | self._elastic.whole)
         query_s = self._took_s = self._monotonic() - asked_s
         every, overview = overview, self._aside.without(overview)
         if observers := self._observers:
@@ -136,8 +147,10 @@ class Tick:
             paused = self._try(lambda: self._ticked(now_s), "the journal cannot be written") or paused
         ours: frozenset[int] = self._try(self._looked_after, frozenset())
         shared: frozenset[int] = self._try(lambda: frozenset(self._journal.leases(Sort.PARTITIONS)), frozenset())
+        lent = self._each(lambda seen: self._lending.decide(seen, now_s), every, None)
+        self._trouble += lent.trouble if lent is not None else ()
         published = (
-            self._each(lambda seen: publisher.serve(seen, query_s, now_s, ours, every.jobs), every, None)
+            self._each(lambda seen: publisher.serve(as_lent(seen, lent), query_s, now_s, ours, every.jobs), every, None)
             if publisher
             else None
         )
@@ -146,13 +159,22 @@ class Tick:
             self._try(lambda: self._recover(now_s), None)
             self._each(self._settle, every, None)
         interval_s = self._interval(since_s)
-        decided = self._each(lambda seen: self._decider.decide(seen, now_s, interval_s), every, Decided())
+        decided = self._each(
+            lambda seen: self._decider.decide(as_lent(seen, lent), now_s, interval_s), every, Decided()
+        )
         self._trouble += filter(None, (decided.trouble,))
         self._each(lambda seen: self._hear(seen, decided, now_s), every, None)
         ordered = self._each(lambda seen: self._ordering.decide(seen, now_s, self._moving()), every, None)
         self._trouble += ordered.trouble if ordered is not None else ()
+        scaled = self._each(lambda seen: self._elastic.decide(as_lent(seen, lent), lent, now_s), every, None)
         overview = self._aside.without(every)
         if self._act:
+            if lent is not None:
+                self._lend(lent, bool(paused), now_s)
+            else:
+                self._trouble += self._try(lambda: self._lending.overdue(now_s), [])
+            if scaled is not None and not paused:
+                self._trouble += self._try(lambda: self._elastic.carry_out(scaled, now_s), [])
             self._do(decided, every, paused, now_s)
             if any(wish.action is WishAction.NODELIST for wish in decided.wishes):
                 self._look_s = now_s + (self._monotonic() - started) + self.pass_s
@@ -166,7 +188,7 @@ class Tick:
         moving = self._try(lambda: len(self._journal.open_moves()), 0)
         seen = TickResult(
             now_s, self._act, paused, query_s, self._counted.queries - queries, self._counted.orders - orders, ingested,
-            published, decided, moving, tuple(dict.fromkeys(self._trouble)), ordered,
+            published, decided, moving, tuple(dict.fromkeys(self._trouble)), ordered, lent, scaled,
         )  # fmt: skip
         if self._act:
             self._try(lambda: self._measure(seen, self._monotonic() - started), None)
@@ -189,6 +211,21 @@ class Tick:
             self._try(lambda: self._climb(every, now_s), None)
             self._each(lambda seen: self._carry_wishes(decided.wishes, seen, now_s), every, None)
             self._each(lambda seen: self._begin_moves(decided, seen, now_s), every, None)
+
+    def _lend(self, lent: Lent, paused: bool, now_s: float) -> None:
+        """Open and close nodes of owners; guests that leave are taken on by the mover."""
+        self._trouble += self._try(lambda: self._lending.remember(lent, now_s), [])
+        said = None if paused else self._try(lambda: self._lending.carry_out(lent, now_s), None)
+        if said is not None:
+            self._trouble += said
+            self._begin(self._lending.leaving(lent, now_s), {one.job.job_id: one.job for one in lent.leavers})
+
+    def _begin(self, moves: Sequence[Move], jobs: Mapping[int, SlurmJob]) -> None:
+        self._beginning = dict(jobs)
+        try:
+            self._try(lambda: self._mover.start(moves), None)
+        finally:
+            self._beginning = {}
 
     def _hear(self, overview: Overview, decided: Decided, now_s: float) -> None:
         """What jobs say of GPUs that they wait for."""
@@ -387,8 +424,10 @@ class Tick:
     def _begin_moves(self, decided: Decided, overview: Overview, now_s: float) -> None:
         jobs = {job.job_id: job for job in overview.jobs}
         leases, partitions = self._journal.leases(), self._journal.leases(Sort.PARTITIONS)
-        begun = []
+        begun, moving = [], self._moving()  # some may leave for owners since
         for planned in decided.plan.moves if decided.plan else ():
+            if planned.job_id in moving:
+                continue
             job, lease = jobs[planned.job_id], leases.get(planned.job_id)
             own_req = in_force(job).get("ReqNodeList", fold(job.req_nodes))
             if lease is not None and lease.own_req is not None:
@@ -396,11 +435,7 @@ class Tick:
             ack = marks.read(job.comment, marks.ACK).get("ack", "")
             old = partitions[job.job_id].ours if job.job_id in partitions else ""
             begun.append(to_move(planned, now_s, own_req, ack, old))
-        self._beginning = jobs
-        try:
-            self._mover.start(begun)
-        finally:
-            self._beginning = {}
+        self._begin(begun, jobs)
 
     def _remember(self, waits: Mapping[int, float], overview: Overview, now_s: float) -> None:
         """`waits`: by so many seconds a job has waited longer because of us."""
@@ -412,17 +447,20 @@ class Tick:
     def _keep(self, seen: TickResult) -> None:
         if self._keeper is not None and isinstance(self._decider, NotedDecider):
             told = {name: value for name, value in seen._asdict().items() if name not in ("published", "decided")}
+            told["lent"] = seen.lent and seen.lent.told
             self._keeper.keep(self._decider, seen.at_s, told)
 
     def _measure(self, seen: TickResult, tick_s: float) -> None:
         path, scores = self._config.text("rebalance", "metrics"), seen.decided.scores
-        if not path or scores is None or self._role.name != "slurm-user":
+        lends = seen.lent is not None and bool(seen.lent.guest)
+        if not path or (scores is None and not lends) or self._role.name != "slurm-user":
             return
         leases = self._journal.every_lease()
         kinds = Counter(str(lease.kind) for lease in leases)
         numbers = TickNumbers(
             seen.at_s, tick_s, seen.queries, seen.query_s, scores, kinds, self._journal.moves(),
             seen.decided.calibration, bool(seen.paused), len(self._aside.jobs()), self._aside.faults,
+            metrics.loan_numbers(seen.lent, self._journal.reclaims()) if seen.lent is not None and lends else None,
         )  # fmt: skip
         metrics.write(path, numbers)
 
@@ -435,8 +473,8 @@ class Tick:
             return
         with contextlib.suppress(SlurmError):  # the move itself does not depend on it
             job = self._beginning.get(job_id) or self._client.job(job_id)
-            words = {"ev": f"{at_s:.0f}", "what": what, "gain": f"{float(str(details['gain_s'])):.0f}"}
-            words |= {"from": str(details["from"]), "to": str(details["to"])}
+            words = {"ev": f"{at_s:.0f}", "what": what, "from": str(details["from"]), "to": str(details["to"])}
+            words |= {name: f"{float(str(details[key])):.0f}" for name, key in story.AMOUNTS.items() if key in details}
             text = story.added(job.admin_comment, words) if job is not None else None
             if text is not None:
                 self._client.update_job(job_id, AdminComment=text)
@@ -459,6 +497,7 @@ class Tick:
         self._trouble = []
         self._try(lambda: self._take_back(now_s), None)
         self._trouble += self._try(lambda: self._ordering.take_back(now_s), [])
+        self._trouble += self._try(lambda: self._lending.take_back("nobody looks after it any more", now_s), [])
         publisher = self._publisher
         if publisher is not None:
             self._trouble += self._try(lambda: publisher.take_back_all()[1], [])
@@ -477,7 +516,8 @@ class Tick:
 
     def left(self) -> tuple[int, int]:
         """What cannot be taken back now: moves under way, and jobs with lists of ours: running, or Slurm refused it."""
-        return len(self._journal.open_moves()), len({lease.job_id for lease in self._journal.every_lease()})
+        lists = len({lease.job_id for lease in self._journal.every_lease()}) + len(self._journal.loan_lists())
+        return len(self._journal.open_moves()), lists
 
     def _withdraw_features(self) -> None:
         levers.set_features(self._client, levers.feature_updates(self._client.nodes(), {}))

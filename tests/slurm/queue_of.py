@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from slurm_pal.base.errors import NotNowError
 from slurm_pal.base.jobs import SlurmJob
@@ -25,6 +25,17 @@ def until(
         if wanted(job):
             return job
         assert time.monotonic() < deadline_s, f"{job} {told()}"
+        time.sleep(LOOK_S)
+
+
+def first_of(client: SlurmClient, numbers: Sequence[int], wanted: Callable[[SlurmJob], bool]) -> int:
+    """The first of these jobs that is as wanted."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        found = [number for number, job in client.jobs_of(numbers).items() if wanted(job)]
+        if found:
+            return found[0]
+        assert time.monotonic() < deadline_s
         time.sleep(LOOK_S)
 
 

@@ -393,6 +393,7 @@ def test_any_script_and_name_have_the_same_keys_here_and_there(
         ({"script": "#!/bin/sh\n#PAL movable=9999999999\n"}, (None, None)),
         ({"script": "#!/bin/sh\ntrue\n#PAL movable\n"}, (None, None)),
         ({"script": "#!/bin/sh\n#PAL movable\n", "array_inx": "1-3"}, (None, None)),
+        ({"script": "#!/bin/sh\n#PAL movable\n", "comment": "own pal:companion=7"}, (None, None)),
         ({"script": "#!/bin/sh\n#PAL movable\n", "het_job_offset": 0}, (None, None)),
         ({"script": "#!/bin/sh\n#PAL movable\n", "environment": {"SLURM_PAL_MOVABLE": "0"}}, (None, None)),
         ({"environment": {"SLURM_PAL_MOVABLE": "1"}}, ("1", None)),
@@ -725,7 +726,28 @@ def test_the_client_filter_knows_of_no_job_what_it_was_measured_to_be(site: Path
 def test_only_these_fields_of_a_job_are_written() -> None:
     """`extra` is freed twice by slurmctld 22.05 when Lua has written it; each further field needs a soak of its own."""
     text = "".join(parts().values())
-    assert set(re.findall(r"\bjob\.(\w+) = ", text)) == {"admin_comment", "req_nodes", "exc_nodes", "prefer"}
+    assert set(re.findall(r"\bjob\.(\w+) = ", text)) == {
+        "admin_comment", "req_nodes", "exc_nodes", "prefer", "partition",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "both"),
+    [
+        ({"partition": "gpu"}, "gpu,down"), ({}, "gpu,down"), ({"tres_per_node": NO_VAL}, "gpu,down"),
+        ({"partition": "gpu", "array_inx": "0-3"}, "gpu,down"), ({"partition": "gpu", "het_job_offset": 0}, ""),
+        ({"partition": "down"}, ""), ({"partition": "gpu,down"}, ""), ({"partition": "nobody"}, ""),
+        ({"partition": "gpu", "comment": "pal:companion=7"}, "gpu,down"),
+    ],
+)  # fmt: skip
+def test_guests_also_wait_in_the_partition_that_is_down(site: Path, fields: dict[str, object], both: str) -> None:
+    """slurmctld refuses a job that no node of its partitions fits, so this is for every job, old table or not."""
+    write_table(site / "pal_table.lua", records() | {"waits.gpu": "down"}, written_s=NOW_S - 86400)
+    partitions = PARTITIONS | {"down": {"nodes": "n[0-3]"}}
+    _, seen = run(site, [job(**{"tres_per_node": "gres:gpu:1"} | fields)], partitions=partitions)
+    assert seen.values["verdict"] == "0" and seen.values.get("set_partition", "") == both
+    _, seen = run(site, [job(**{"tres_per_node": "gres:gpu:1"} | fields)])
+    assert "set_partition" not in seen.values, "a name that slurmctld does not know would refuse the job"
 
 
 def test_every_reason_has_its_words() -> None:

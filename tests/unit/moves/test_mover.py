@@ -614,3 +614,76 @@ def test_whatever_happens_no_job_is_lost_held_or_pinned(
         for _ in range(completing):  # a run that somebody else has stopped goes on to end
             site.client.jobs()
         check(site, number, done)
+
+
+# -- a guest that leaves for owners ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("comment", "detail"),
+    [
+        ("pal:ack=0.1", "it runs on n2"),
+        ("", "it runs on n2; no checkpoint came"),
+        ("pal:ack=0.0", "it runs on n2; no checkpoint came"),  # the one that stood there before
+        ("pal:ack=0.1;failed=1", "it runs on n2; no checkpoint came"),
+    ],
+)
+def test_the_end_of_a_reclaim_says_whether_a_checkpoint_came(comment: str, detail: str) -> None:
+    leaves = MOVE._replace(owners="owner", target=(), target_gpus="", checkpoint=True, ack="0.0", step="freeing")
+    job = JOB._replace(restarts=1, nodes=("n2",), comment=comment)
+    assert act(leaves, job, START_S + 2, LIMITS) == Act(outcome="reclaimed", detail=detail)
+    assert act(leaves._replace(checkpoint=False), job, START_S + 2, LIMITS).detail == "it runs on n2"
+
+
+def test_a_reclaim_is_noted_in_words_of_its_own(site: Site) -> None:
+    job_id = site.submit("--gres=gpu:1")
+    left = {"owners": "owner", "target": (), "target_gpus": "", "ran_s": 50.0, "cost_s": 30.0, "checkpoint": True}
+    site.start(job_id, **left)
+    site.run()
+    (begun, first), *_, (what, last) = site.notes
+    assert (begun, first["to"], first["lost_s"], first["checkpoint"]) == ("reclaim", "owner", 30.0, 1)
+    assert (what, last["lost_s"], last["ran_s"], last["checkpoint"]) == ("reclaimed", 50.0, 50.0, 0), last
+    assert "gain_s" not in last
+    (stored,) = site.journal.reclaims()
+    assert stored.outcome == "reclaimed" and stored.ran_s == 50.0 and site.journal.moves() == []
+    other = site.submit("--gres=gpu:1")
+    site.start(other, **left, restarts=7)
+    site.run()
+    assert site.notes[-1][0] == "reclaim-stayed" and site.notes[-1][1]["lost_s"] == 0.0
+
+
+PINNED = PENDING._replace(
+    req_nodes=("n0",), comment="pal:lease=60;req=;exc=;act=nodelist;set=n0", eligible_s=START_S + 60, partition="guest"
+)
+
+
+@pytest.mark.parametrize(
+    ("job", "lease", "step", "age_s", "wanted"),
+    [
+        (PINNED, None, "requeueing", 0.5, Act("freeing", "update", {"ReqNodeList": ""})),  # palsub's list
+        (PINNED, None, "freeing", 0.5, Act(order=Order.UPDATE, fields={"ReqNodeList": ""})),  # it was not taken
+        (PINNED, None, "freeing", 2, Act(order=Order.UPDATE, fields={"ReqNodeList": ""} | NOW)),
+        (PINNED._replace(req_nodes=()), None, "freeing", 2, Act(order=Order.UPDATE, fields=NOW)),
+        (PINNED._replace(comment=""), None, "requeueing", 0.5, Act("freeing")),  # somebody else's since
+        (PINNED._replace(req_nodes=(), exc_nodes=("n2",), comment="pal:lease=60;req=;exc=;act=exclude;set=n2"), None,
+         "requeueing", 0.5, Act("freeing", "update", {"ExcNodeList": ""})),
+        (PINNED._replace(comment=""), LEASE._replace(ours="n0", own=""), "requeueing", 0.5,
+         Act("freeing", "update", {"ReqNodeList": ""})),  # the tick's own
+        (PINNED._replace(priority=0, reason="BadConstraints", eligible_s=0.0), None, "freeing", 2,
+         Act(order=Order.UPDATE, fields={"ReqNodeList": ""})),
+        (PINNED._replace(eligible_s=0.0, reason="Resources", req_nodes=()), None, "freeing", 2,
+         Act(outcome="reclaimed", detail="it waits: Resources")),
+        (PINNED, None, "freeing", 100, Act(outcome="reclaimed", detail="it waits: BeginTime")),
+    ],
+)  # fmt: skip
+def test_a_guest_that_leaves_bears_no_list_of_ours(
+    job: SlurmJob, lease: TickLease | None, step: str, age_s: float, wanted: Act
+) -> None:
+    leaves = MOVE._replace(owners="owner", target=(), target_gpus="", step=step)
+    assert act(leaves, job, START_S + age_s, LIMITS, lease) == wanted
+
+
+def test_a_guest_that_leaves_keeps_its_users_own_list() -> None:
+    own = PINNED._replace(req_nodes=("n0", "n1"), comment="")
+    leaves = MOVE._replace(owners="owner", target=(), target_gpus="", step="requeueing", own_req="n[0-1]")
+    assert act(leaves, own, START_S + 1, LIMITS) == Act("freeing")

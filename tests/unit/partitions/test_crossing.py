@@ -321,9 +321,9 @@ def test_a_tick_leaves_it(site: Site, how: str) -> None:
         site.set("rebalance", allocation="")
         site.tick = site.new_tick()
     elif how == "queue":
-        site.submit("--gres=gpu:8", "--partition=fast", "--comment=pal:job=A")
+        site.submit("--nodes=2", "--gres=gpu:4", "--partition=fast", "--comment=pal:job=A")
     elif how == "strangers":  # neither palsub nor the filter saw it
-        site.submit("--gres=gpu:8", "--partition=fast")
+        site.submit("--nodes=2", "--gres=gpu:4", "--partition=fast")
     elif how == "off":
         site.set("rebalance", moves=False)
     elif how == "failed":

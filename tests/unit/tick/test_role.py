@@ -14,11 +14,11 @@ from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.diag import busy
 from slurm_pal.slurm.fake import FakeSlurm
-from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, PLACES, WAIT, WEIGHTS, Role, role_of
+from slurm_pal.tick.role import COMMENT, FEATURES, LOANS, OTHERS, OWN, PLACES, WAIT, WEIGHTS, Role, role_of
 
 OWNER, NOBODY = 64030, 65534
 PAIRS = {"SlurmUser": f"slurm({OWNER})", "AccountingStorageType": "accounting_storage/slurmdbd"}
-ALL = frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT})
+ALL = frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT, LOANS})
 
 
 class Sacctmgr:
@@ -56,7 +56,16 @@ def test_an_operator_by_slurmdbd(level: str) -> None:
     )
 
 
-@pytest.mark.parametrize("run", [Sacctmgr("None\n"), Sacctmgr(), Sacctmgr("Operator\n", 1), Sacctmgr(away=True)])
+@pytest.mark.parametrize(
+    ("run", "why"), [(Sacctmgr("Operator\n", 1), "exit code 1"), (Sacctmgr(away=True), "sacctmgr is not in PATH")]
+)
+def test_an_operator_is_not_taken_for_another_while_slurmdbd_is_away(run: Sacctmgr, why: str) -> None:
+    with pytest.raises(SlurmError, match=rf"^slurmdbd does not answer, .* operator \({why}\): .* pal-rebalance --mine"):
+        role(NOBODY, run=run)
+    assert role(NOBODY, mine=True, run=run).name == "user" and run.calls == 1
+
+
+@pytest.mark.parametrize("run", [Sacctmgr("None\n"), Sacctmgr()])
 def test_everybody_else_needs_mine(run: Sacctmgr) -> None:
     with pytest.raises(UsageError, match=r"nobody is neither SlurmUser .slurm., root .*pal-rebalance --mine"):
         role(NOBODY, run=run)
