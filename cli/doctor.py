@@ -14,7 +14,8 @@ from slurm_pal.base import config as settings
 from slurm_pal.base.errors import ConfigError, Exit, PalError, SlurmError, one_line
 from slurm_pal.cli import common
 from slurm_pal.journal import paths
-from slurm_pal.report.doctor import CheckResult, class_state, examine
+from slurm_pal.report.check_result import CheckResult
+from slurm_pal.report.doctor import class_state, examine
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import SlurmClient

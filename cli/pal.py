@@ -19,6 +19,7 @@ from slurm_pal.cli.evidence import evidence
 from slurm_pal.cli.explain import explain
 from slurm_pal.cli.gpu import METAVAR, Gpu
 from slurm_pal.cli.lab import lab
+from slurm_pal.cli.loans import loans
 from slurm_pal.cli.moves import moves
 from slurm_pal.cli.observe import observe
 from slurm_pal.cli.probe import probe_command
@@ -183,6 +184,7 @@ pal.add_command(lab)
 pal.add_command(explain)
 pal.add_command(why_slow_command)
 pal.add_command(moves)
+pal.add_command(loans)
 pal.add_command(publish_table)
 renamed(pal, publish_table, "publish")
 pal.add_command(progress)

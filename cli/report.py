@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurm_pal.base import config as settings
-from slurm_pal.base.errors import DataError, UsageError, one_line
+from slurm_pal.base.errors import DataError, PalError, UsageError, one_line
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common, output_file, reading
@@ -123,6 +123,7 @@ def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> t
     Without records, and with a line on stderr, where the database is only on the controller.
     """
     from slurm_pal.report import class_notices
+    from slurm_pal.report.gpus import loan_course
     from slurm_pal.report.gpus.gpu_report import gpu_report
     from slurm_pal.report.gpus.job_shapes import job_shapes
     from slurm_pal.report.power_cap import power_findings
@@ -143,7 +144,13 @@ def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> t
     except DataError as error:
         common.say(f"pal: without records: {one_line(error)}", err=True)
         found = gpu_report(rows, (), (), now_s, params, nodes=nodes, uuid=uuid or "", shapes=shapes)
-    return found._replace(power=power, notices=notices), uuid
+    course = None
+    if nodelist is None:
+        try:
+            course = loan_course.read(config, now_s)
+        except PalError as error:
+            common.say(f"pal: without loans: {one_line(error)}", err=True)
+    return found._replace(power=power, notices=notices, loans=course), uuid
 
 
 def _uuid(gpu: Gpu, rows: list[GpuRow]) -> str:

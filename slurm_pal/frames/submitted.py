@@ -18,7 +18,7 @@ from slurm_pal.frames.columns import CATEGORY, COUNT, NUMBER, TEXT, TIME, Column
 from slurm_pal.frames.missing import warn
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Move, Observation, open_journal
-from slurm_pal.journal.move_states import CARRIED_OUT
+from slurm_pal.journal.move_states import CARRIED_OUT, MoveOutcome
 from slurm_pal.report import filter_mark
 from slurm_pal.sensitivity import observed
 from slurm_pal.slurm.backend import connect
@@ -64,7 +64,8 @@ JOBS = (
     Column("slowdown", NUMBER, "slowdown of the slowest, which sets the pace of a synchronous job (ratio)"),
     Column("step_s", NUMBER, "time of one iteration, by the journal and pal progress (s)"),
     Column("moves", COUNT, "moves that were carried out, by the journal; NA: no journal to read"),
-    Column("restarts", COUNT, "restarts, moves among them; NA: Slurm has forgotten it"),
+    Column("reclaims", COUNT, "how often it left nodes that owners wanted back, by the journal; NA: as for moves"),
+    Column("restarts", COUNT, "restarts, moves and reclaims among them; NA: Slurm has forgotten it"),
     Column("decided_time", TIME, "when palsub decided"),
     Column("submit_time", TIME, "when it was submitted, or put back into the queue"),
     Column("start_time", TIME, "when it started; NaT: it has not"),
@@ -79,6 +80,7 @@ class _Sources(NamedTuple):
     decisions: Mapping[int, dict[str, Any]]
     seen: Mapping[int, Observation]  # the newest of each job
     moves: Mapping[int, int] | None  # carried out, by job; None: no journal to read
+    reclaims: Mapping[int, int] | None  # the same of jobs that left for owners
     users: Mapping[int, str]  # of jobs in the journal
     snapshot: snapshots.Snapshot | None
 
@@ -122,20 +124,26 @@ def _same(job: SlurmJob, made: Mapping[str, Any]) -> bool:
 def _read(config: Config) -> _Sources:
     seen: dict[int, Observation] = {}
     moves: list[Move] | None = None
+    reclaims: list[Move] = []
     path = paths.readable_journal(config)
     if path is not None:
         with open_journal(path, write=False) as journal:
-            moves = journal.moves()
+            moves, reclaims = journal.moves(), journal.reclaims()
             seen = {one.job_id: one for one in journal.observations(0.0)}
     users = {number: one.key.partition(" ")[0] for number, one in seen.items()}
-    users |= {move.job_id: move.user for move in moves or ()}
-    return _Sources(_decisions(), seen, None if moves is None else _carried_out(moves), users, _snapshot(config))
+    users |= {move.job_id: move.user for move in (*(moves or ()), *reclaims)}
+    known = moves is not None
+    moved, left = (_carried_out(moves or ()), _carried_out(reclaims)) if known else (None, None)
+    return _Sources(_decisions(), seen, moved, left, users, _snapshot(config))
+
+
+_DONE = CARRIED_OUT | {MoveOutcome.RECLAIMED}
 
 
 def _carried_out(moves: Sequence[Move]) -> dict[int, int]:
     found: dict[int, int] = {}
     for move in moves:
-        found[move.job_id] = found.get(move.job_id, 0) + (move.outcome in CARRIED_OUT)
+        found[move.job_id] = found.get(move.job_id, 0) + (move.outcome in _DONE)
     return found
 
 
@@ -183,7 +191,8 @@ def _row(number: int, job: SlurmJob | None, made: dict[str, Any] | None, sources
         _written(gpus) or None, _n_gpus(job, gpus),
         ",".join("?" if x is None else f"{x:.4f}" for x in slowdowns) or None,
         max((x for x in slowdowns if x is not None), default=None), seen.step_s if seen else None,
-        None if sources.moves is None else sources.moves.get(number, 0), job.restarts if job else None,
+        None if sources.moves is None else sources.moves.get(number, 0),
+        None if sources.reclaims is None else sources.reclaims.get(number, 0), job.restarts if job else None,
         made["made_s"] if made else None, *_times(job),
     )  # fmt: skip
 

@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from slurm_pal.base import config as settings
 from slurm_pal.base import state
@@ -33,7 +32,9 @@ from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.leases import pinned, promise
 from slurm_pal.pending.head import limits_say_nothing
 from slurm_pal.report import class_notices, inventory
+from slurm_pal.report.check_result import CheckResult
 from slurm_pal.report.inventory import GpuRow
+from slurm_pal.report.loan_checks import loan_checks
 from slurm_pal.report.power_cap import power_findings
 from slurm_pal.report.table import age
 from slurm_pal.slurm import releases
@@ -51,15 +52,6 @@ _OF_ONE_HOST = frozenset({
 })  # fmt: skip
 """File systems that one host has for itself, unless it exports them."""
 _RESTART = "systemctl restart pal-rebalance.service"
-
-
-class CheckResult(NamedTuple):
-    """One check: level "ok", "note", "warn" or "fail"; `mend` is a command or an edit."""
-
-    level: str
-    topic: str
-    text: str
-    mend: str = ""
 
 
 def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None] = shutil.which) -> list[CheckResult]:
@@ -83,6 +75,7 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
     findings += _wait(config, overview)
     with contextlib.suppress(SlurmError):
         findings += _pinned(config, client, now_s)
+    findings += loan_checks(config, client, overview, now_s)
     if snapshot is not None:
         findings += _coverage(config, snapshot, overview) + _palsub(config, snapshot, overview, now_s)
         rows = inventory.gpu_rows(snapshot, overview, now_s)

@@ -10,10 +10,11 @@ from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.place import CHANGED, GivenPlace
 from slurm_pal.journal import story
 from slurm_pal.journal.journal import Journal, Move
-from slurm_pal.journal.move_states import CARRIED_OUT
-from slurm_pal.moves import learning
+from slurm_pal.journal.move_states import CARRIED_OUT, MoveOutcome
+from slurm_pal.moves import learning, reclaimed
 from slurm_pal.report import filter_mark
 from slurm_pal.report.move_rows import stamp
+from slurm_pal.report.table import lasting
 
 Event = dict[str, Any]
 """`at_s` (Unix s), `what`, `text` for people, and other details."""
@@ -40,6 +41,13 @@ _MOVED = {
     "waiting": "took it off {from} for {to}, and it waits in the queue",
     "unknown": "moved it from {from} to {to} and reported the end in a word of a later release",
 }
+_RECLAIMED = {
+    reclaimed.BEGUN: "began to take it off {from} for partition {to}",
+    "reclaimed": "took it off {from} for partition {to}",
+    reclaimed.STAYED: "was to take it off {from} for partition {to}, and left it there",
+    reclaimed.ENDED: "was taking it off {from} for partition {to} when it ended",
+}
+"""A job that left, or was to leave, nodes whose owners wanted them back."""
 _BLANKS = {"set": "some nodes", "from": "its GPUs", "to": "others"}
 
 
@@ -65,6 +73,7 @@ def of_journal(journal: Journal, job_id: int) -> list[Event]:
     for lease, why, ended_s in journal.ended_leases(job_id):
         found += [_set(lease), _cleared(lease, why, ended_s)]
     found += [event for place in journal.given_places(job_id).values() for event in _placed(place)]
+    found += [_reclaim(move, journal.steps_of(move.move_id)) for move in journal.reclaims(job_id=job_id)]
     return found + [_move(move, journal.steps_of(move.move_id)) for move in journal.moves(job_id=job_id)]
 
 
@@ -137,6 +146,28 @@ def _move(move: Move, steps: list[tuple[str, float]]) -> Event:
     }  # fmt: skip
 
 
+def _reclaim(move: Move, steps: list[tuple[str, float]]) -> Event:
+    lost_s, saved = reclaimed.lost_s(move), reclaimed.saved(move)
+    text = _reclaimed_text(reclaimed.WORDS[move.outcome], move.source, move.owners)
+    if move.outcome in (MoveOutcome.OPEN, MoveOutcome.RECLAIMED):
+        text += _lost_text(lost_s, saved)
+    return {
+        "at_s": move.made_s, "what": reclaimed.BEGUN, "from": move.source, "to": move.owners, "ran_s": move.ran_s,
+        "lost_s": lost_s, "checkpoint": saved, "steps": [{"step": step, "at_s": at_s} for step, at_s in steps],
+        "outcome": move.outcome, "detail": move.detail, "ended_s": move.ended_s if move.outcome else None,
+        "text": text + (f"; {move.detail}" if move.detail else ""),
+    }  # fmt: skip
+
+
+def _reclaimed_text(what: str, source: str, owners: str) -> str:
+    places = {"from": source or _BLANKS["from"], "to": owners or "of its owners"}
+    return _RECLAIMED.get(what, _RECLAIMED[reclaimed.BEGUN]).format(**places)
+
+
+def _lost_text(lost_s: float, saved: bool) -> str:
+    return f": {lasting(lost_s)} of work lost, {'with' if saved else 'no'} checkpoint"
+
+
 def _moved_text(outcome: str, source: str, target: str) -> str:
     places = {"from": source or _BLANKS["from"], "to": target or _BLANKS["to"]}
     return _MOVED.get(outcome, f"{outcome}: from {{from}} to {{to}}").format(**places)
@@ -144,6 +175,13 @@ def _moved_text(outcome: str, source: str, target: str) -> str:
 
 def _written(event: dict[str, Any]) -> Event:
     what = event["what"]
+    if what in _RECLAIMED:
+        text = _reclaimed_text(what, event.get("from", ""), event.get("to", ""))
+        lost_s = event.get("lost_s") if what == "reclaimed" else None
+        return {
+            **event,
+            "text": text + (_lost_text(lost_s, bool(event.get("checkpoint"))) if lost_s is not None else ""),
+        }
     if what in _SET:
         text = _SET[what].format(set=event.get("set") or ("some" if what == LeaseKind.PARTITION else _BLANKS["set"]))
     else:

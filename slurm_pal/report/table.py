@@ -34,6 +34,15 @@ def age(seconds: float | None) -> str:
     return f"{max(0.0, seconds):.0f}s"
 
 
+def lasting(seconds: float) -> str:
+    """How long something lasted, in a sentence: 40 s, 7 min, 2.5 h, 12 days."""
+    if seconds >= 2 * 86400:
+        return f"{seconds / 86400:.0f} days"
+    if seconds >= 5400:
+        return f"{seconds / 3600:.1f}".removesuffix(".0") + " h"
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(0.0, seconds):.0f} s"
+
+
 def unbroken(text: str) -> str:
     """The text with each number and its percent sign kept on one line."""
     return text.replace(" %", "\N{NO-BREAK SPACE}%")

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from slurm_pal.base.hostlist import fold
+from slurm_pal.loans.lend import Lent
+from slurm_pal.loans.scale import Scaled
 from slurm_pal.moves.planning import PlannedMove
 from slurm_pal.pending.queue_order import FAIR, NONE, RESPONSE_RATIO
 from slurm_pal.pending.retarget import Wish, WishAction
@@ -44,6 +47,8 @@ def as_json(seen: TickResult) -> dict[str, Any]:
         "moves": [_move(move._asdict()) for move in plan.moves] if plan else [],
         "staying": [{"job_id": one.job_id, "why": one.why} for one in seen.decided.staying],
         "order": _order(seen.ordered),
+        "loans": _loans(seen.lent),
+        "elastic": [change._asdict() for change in seen.scaled.changes] if seen.scaled is not None else [],
         "moving": seen.moving,
         "calibration": round(seen.decided.calibration, 3),
         "slow_since_sweep": [
@@ -67,6 +72,27 @@ def _order(ordered: Ordered | None) -> dict[str, Any] | None:
         ],
         "left": ordered.left,
     }
+
+
+def _loans(lent: Lent | None) -> dict[str, Any] | None:
+    if lent is None or not lent.guest:
+        return None
+    order = lent.order
+    return {
+        "guest": lent.guest,
+        "open": list(lent.opened),
+        "nodes": list(lent.nodes),
+        "changed": lent.changed,
+        "order": order._asdict() if order is not None else None,
+        "leaving": [
+            {"job_id": one.job.job_id, "user": one.job.user, "nodes": list(one.job.nodes), "checkpoint": one.checkpoint,
+             "lost_s": round(one.lost_s, 1), "cost_gpu_s": round(one.cost, 1)}
+            for one in lent.leavers
+        ],
+        "released": [job.job_id for job in lent.released],
+        "staying": [{"job_id": job_id, "why": why} for job_id, why in lent.staying],
+        "unheld": list(lent.unheld),
+    }  # fmt: skip
 
 
 CSV_COLUMNS = (
@@ -105,6 +131,7 @@ def lines(seen: TickResult) -> list[str]:
     told = [wish for wish in seen.decided.wishes if wish.action not in _STAYS]
     if told:
         text += ["", *columns(("JOBID", "PENDING", "LIST", "WHY"), [_wish_row(wish) for wish in told])]
+    text += _loan_text(seen.lent) + _scale_text(seen.scaled)
     text += _order_text(seen.ordered)
     if seen.decided.plan and seen.decided.plan.moves:
         rows = [
@@ -123,6 +150,36 @@ def lines(seen: TickResult) -> list[str]:
         f"{node} GPU {index} is {f:.2f} x slower than its last measurement" for (node, index), f in seen.decided.exposed
     ]
     return text
+
+
+def _loan_text(lent: Lent | None) -> list[str]:
+    """Which nodes of owners are open to guests, and who leaves for that."""
+    if lent is None or lent.order is None:
+        return []
+    order = lent.order
+    needs = f"{order.used} in use, {order.waiting} waited for, {order.predicted or 0:.0f} expected"
+    text = [
+        "",
+        f"Loans: {lent.guest} has {order.open or 'none'} of the owners' {counted(order.total, 'node')}: {needs}, "
+        f"{order.allowed} may be open ({order.why})",
+    ]  # fmt: skip
+    rows = [
+        (str(one.job.job_id), fold(list(one.job.nodes)), "yes" if one.checkpoint else "no", f"{one.lost_s:.0f} s")
+        for one in lent.leavers
+    ]
+    rows += [(str(job.job_id), fold(list(job.nodes)), "-", "flexible worker") for job in lent.released]
+    text += columns(("JOBID", "LEAVES", "CHECKPOINT", "LOSES"), rows) if rows else []
+    return text + [f"job {job_id} stays on nodes that go back: {why}" for job_id, why in lent.staying]
+
+
+def _scale_text(scaled: Scaled | None) -> list[str]:
+    """Which elastic jobs get more or fewer workers."""
+    if scaled is None or not scaled.changes:
+        return []
+    rows = [
+        (str(one.base), str(scaled.workers.get(one.base, "-")), str(one.workers), one.why) for one in scaled.changes
+    ]
+    return ["", *columns(("JOBID", "WORKERS", "WILL BE", "WHY"), rows)]
 
 
 def _order_text(ordered: Ordered | None) -> list[str]:

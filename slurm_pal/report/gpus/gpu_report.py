@@ -15,6 +15,7 @@ from slurm_pal.report.gpus.course import SweepChange
 from slurm_pal.report.gpus.figures import GroupFigures
 from slurm_pal.report.gpus.heatmap import cell
 from slurm_pal.report.gpus.job_shapes import JobShapes
+from slurm_pal.report.gpus.loan_course import LoanCourse
 from slurm_pal.report.gpus.measured import GpuMeasurements, measured
 from slurm_pal.report.gpus.reasons import AGE, by_gravity, kind
 from slurm_pal.report.inventory import NEVER_MEASURED, GpuRow
@@ -59,6 +60,7 @@ class GpuReport(NamedTuple):
     measured: GpuMeasurements
     power: tuple[PowerFinding, ...] = ()  # what is to be known about models and their power cap
     notices: tuple[NoticeLine, ...] = ()  # about the published classes
+    loans: LoanCourse | None = None  # of nodes of owners; None: no order was given
 
     @property
     def leading(self) -> list[GroupFigures]:

@@ -15,6 +15,7 @@ from slurm_pal.report import drawing
 from slurm_pal.report.drawing import COLOURS, SOFT, Axes, Figure, Kind, Line2D, Picture, legend_above, ticker
 from slurm_pal.report.gpus.figures import GpuPoint, GroupFigures
 from slurm_pal.report.gpus.gpu_report import GpuReport
+from slurm_pal.report.gpus.loan_picture import loans
 from slurm_pal.report.gpus.map_picture import heat_map
 from slurm_pal.report.gpus.shown_names import cut
 from slurm_pal.report.inventory import GpuRow
@@ -41,7 +42,8 @@ class GpuPicture(NamedTuple):
 
 def pictures(report: GpuReport, kinds: Sequence[Kind] = ("svg",)) -> list[Picture]:
     """All pictures of the report, in the order of the page."""
-    return [_drawn(plan, partial(plan.paint, report), kinds) for plan in PLANS]
+    plans = PLANS if report.loans is None else (*PLANS, LOANS)
+    return [_drawn(plan, partial(plan.paint, report), kinds) for plan in plans]
 
 
 def _drawn(plan: GpuPicture, paint: Callable[[Figure], str], kinds: Sequence[Kind]) -> Picture:
@@ -204,6 +206,11 @@ def churn(report: GpuReport, figure: Figure) -> str:
     return ""
 
 
+def lent(report: GpuReport, figure: Figure) -> str:
+    """The course of loans; a page without orders does not have this picture."""
+    return loans(report.loans, figure) if report.loans is not None else "no order was given"
+
+
 PLANS = (
     *(
         GpuPicture(
@@ -241,3 +248,13 @@ PLANS = (
         4.0,
     ),
 )
+LOANS = GpuPicture(
+    "loans",
+    "Nodes of owners, lent to guests",
+    "By the orders of the tick: how many nodes owners used and waited for, how many they were expected to need, and "
+    "how many were open to guests. A mark on the axis is a guest that had to leave. Nothing is drawn where no order "
+    "came for long.",
+    lent,
+    4.4,
+)
+"""Drawn where there are orders."""

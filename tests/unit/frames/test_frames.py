@@ -363,17 +363,21 @@ def test_jobs_of_the_journal_and_of_a_cluster_that_began_anew(published: Path, m
         journal.observe(seen)
         journal.finish(journal.begin(MOVE._replace(job_id=8, user="otto")), "moved", "", NOW_S - 400)
         journal.finish(journal.begin(MOVE._replace(job_id=9)), "abandoned", "", NOW_S - 400)
+        left = MOVE._replace(job_id=10, user="emil", owners="owner")
+        journal.finish(journal.begin(left), "reclaimed", "", NOW_S - 400)
+        journal.finish(journal.begin(left), "abandoned", "", NOW_S - 300)
     decided(5, NOW_S - 9e6)
     slurm_shows(monkeypatch, job(5), job(9, restarts=1))
     found = frames.jobs()
-    assert list(found["job_id"]) == [5, 5, 8, 9]  # two jobs 5: the record's, and the one that Slurm has now
-    assert list(found["decided_by"].notna()) == [True, False, False, False]
-    assert list(found["state"].notna()) == [False, True, False, True]
+    assert list(found["job_id"]) == [5, 5, 8, 9, 10]  # two jobs 5: the record's, and the one that Slurm has now
+    assert list(found["decided_by"].notna()) == [True, False, False, False, False]
+    assert list(found["state"].notna()) == [False, True, False, True, False]
     assert plain(found.iloc[2]) == {
         "job_id": 8, "user": "otto", "name": "my job", "sensitivity": "A", "nodes": "n1", "gpus": "n1:0,1",
         "n_gpus": 2, "gpu_slowdowns": "0.9750,1.2500", "slowdown": 1.25, "step_s": 0.75, "moves": 1,
+        "reclaims": 0,
     }  # fmt: skip
-    assert list(found["moves"]) == [0, 0, 1, 0]
+    assert list(found["moves"]) == [0, 0, 1, 0, 0] and list(found["reclaims"]) == [0, 0, 0, 0, 1]
 
 
 def test_jobs_without_slurm(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.cli import explain as explain_command
 from slurm_pal.cli.pal import pal
 from slurm_pal.report import actual, doctor, inventory, table
-from slurm_pal.report.doctor import CheckResult, examine
+from slurm_pal.report.check_result import CheckResult
+from slurm_pal.report.doctor import examine
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm, write_shims
 from slurm_pal.store import heartbeat, snapshot

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import time
@@ -12,11 +13,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from slurm_pal.base.errors import DataError
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.journal.journal import Move
+from slurm_pal.journal.move_states import MoveOutcome
+from slurm_pal.loans.lend import Leaver, Lent
 from slurm_pal.store.snapshot import GpuScore, Snapshot, _columns
-from slurm_pal.tick.metrics import TickNumbers, text, write
+from slurm_pal.tick.metrics import TickNumbers, loan_numbers, text, write
 
 NOW_S = 1.8e9
+JOB = SlurmJob(7, "RUNNING", "None", "u", "train", "guest", {}, ("n6",), (), (), 0.0, 0.0, 0.0, None, 0, "", 1)
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -133,3 +138,36 @@ def test_a_folder_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
 def test_the_clock_was_set_back() -> None:
     found = read(text(tick(at_s=time.mktime((2001, 1, 1, 0, 0, 0, 0, 0, -1)))))
     assert {value for (name, _), value in found.items() if name == "pal_gpu_score_age_seconds"} == {0}
+
+
+def test_loans_in_numbers_also_where_no_gpu_was_measured() -> None:
+    left = move(1, "")._replace(
+        outcome=MoveOutcome.RECLAIMED, owners="owner", checkpoint=False, source="n1:0,1 n2:3", cost_s=100.0
+    )
+    moves = [left, left._replace(outcome=MoveOutcome.ABANDONED), left._replace(outcome=MoveOutcome.OPEN)]
+    lent = Lent("guest", opened=("n6", "n7"), needed=5, total=8, used=4, predicted=4.5)
+    found = read(text(tick(snapshot=None, loans=loan_numbers(lent, moves))))
+    loans = {(name, labels): value for (name, labels), value in found.items() if name.startswith("pal_loan")}
+    assert loans == {
+        ("pal_loan_nodes", (("state", "open"),)): 2, ("pal_loan_nodes", (("state", "closed"),)): 2,
+        ("pal_loan_nodes", (("state", "used"),)): 4, ("pal_loan_demand_nodes", ()): 5,
+        ("pal_loan_predicted_nodes", ()): 4.5, ("pal_loan_reclaims_total", ()): 1,
+        ("pal_loan_lost_gpu_seconds_total", ()): 300,
+    }  # fmt: skip
+    assert not [name for name, _ in found if name.startswith("pal_gpu")]
+    unknown = read(text(tick(loans=loan_numbers(lent._replace(predicted=None), ()))))
+    assert not [name for name, _ in unknown if name == "pal_loan_predicted_nodes"]
+    assert not [name for name, _ in read(text(tick())) if name.startswith("pal_loan")]
+
+
+def test_an_open_node_that_its_owner_uses_counts_once() -> None:
+    lent = Lent("guest", opened=("n6", "n7"), needed=3, total=4, used=3)
+    assert loan_numbers(lent, ()).nodes == {"open": 1, "closed": 0, "used": 3}
+
+
+def test_what_a_kept_tick_says_of_loans_is_json() -> None:
+    job = JOB._replace(asks=JOB.asks._replace(gpu_types=frozenset({"a100"})))
+    lent = Lent("guest", opened=("n7",), leavers=(Leaver(job, True, 5.0, 260.0, 30.0),), released=(job,))
+    told = json.loads(json.dumps(lent.told))
+    assert told["leavers"] == [{"job": 7, "checkpoint": True, "lost_s": 5.0, "cost": 260.0, "ran_s": 30.0}]
+    assert told["released"] == [7] and told["opened"] == ["n7"]
