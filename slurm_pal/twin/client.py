@@ -21,8 +21,8 @@ from slurm_pal.twin.virtual_slurm import Submission, VirtualSlurm
 _PLACES = frozenset({"nodelist", "prefer", "hold", "dependency"})
 _MARKED = re.compile(r"(?:^|\s)pal:")
 Failing = Callable[[str, int], SlurmError | None]
-"""Called before each order with its kind ("update", "requeue", "signal", "fence") and the job: an error that Slurm
-gives instead of carrying it out, or None. The kind "overview" (job 0) is a slurmctld that does not answer."""
+"""Called before each order with its kind ("update", "requeue", "signal", "fence", "partition") and the job: an error
+that Slurm gives instead of carrying it out, or None. The kind "overview" (job 0): slurmctld does not answer."""
 
 
 def never(kind: str, job_id: int) -> SlurmError | None:
@@ -46,13 +46,15 @@ class VirtualClient:
 
     # -- queries ---------------------------------------------------------------------------------
 
-    def overview(self, reservations: bool = False, marked: bool = False) -> Overview:
+    def overview(
+        self, reservations: bool = False, marked: bool = False, whole: frozenset[str] = frozenset()
+    ) -> Overview:
         self.queries += 1
         self._may_fail("overview")
         slurm = self._slurm
         jobs, queued = [slurm.show(job) for job in slurm.active.values()], set[tuple[str, str]]()
         for job in slurm.pending.values():
-            if job.req_nodes or (marked and (job.exc_nodes or _has_mark(job))):
+            if job.req_nodes or (marked and (job.exc_nodes or _has_mark(job) or whole.intersection(job.partitions))):
                 jobs.append(slurm.show(job))
             elif marked and not job.held:
                 queued.add((",".join(job.partitions), job.reason))
@@ -170,6 +172,10 @@ class VirtualClient:
         self._may_fail("requeue", job_id)
         self._slurm.requeue(self._known(job_id))
 
+    def unhold(self, job_id: int) -> None:
+        self.orders += 1
+        self._slurm.hold(self._known(job_id), False)
+
     def update_nodes(self, names: Sequence[str], **fields: str) -> None:
         self.orders += 1
         for name in names:
@@ -185,6 +191,11 @@ class VirtualClient:
             node.noun = None
         self._slurm.weights_changed()
         self._slurm.features_changed()
+
+    def update_partition(self, name: str, **fields: str) -> None:
+        self.orders += 1
+        self._may_fail("partition")
+        self._slurm.update_partition(name, fields)
 
     def reserve(self, name: str, node: str, minutes: int, user: str) -> None:
         raise SlurmError(f"scontrol failed: the virtual Slurm has no reservations ({name} on {fold([node])})")

@@ -22,6 +22,7 @@ from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, open_journal
+from slurm_pal.loans.terms import preemption_of
 from slurm_pal.publisher.publication import Publisher
 from slurm_pal.simulate import levers, queues
 from slurm_pal.simulate.jobs import ReplayJob
@@ -31,8 +32,9 @@ from slurm_pal.simulate.replay import Progress, ReplayPlan
 from slurm_pal.simulate.result import Replay, Timeline
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.tick.deciding import FAILED_S
+from slurm_pal.tick.lending import History, Site, lends
 from slurm_pal.tick.ordering import orders
-from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, PLACES, WAIT, WEIGHTS, Role
+from slurm_pal.tick.role import COMMENT, FEATURES, LOANS, OTHERS, OWN, PLACES, WAIT, WEIGHTS, Role
 from slurm_pal.tick.tick import Tick, TickResult
 from slurm_pal.twin import outages
 from slurm_pal.twin.client import Failing, VirtualClient, never
@@ -44,7 +46,7 @@ from slurm_pal.twin.slurm_side import SlurmSide
 from slurm_pal.twin.submissions import Palsub, Plain
 from slurm_pal.twin.virtual_site import named, nodes_of, partitions_of, room_of
 from slurm_pal.twin.virtual_slurm import VirtualSlurm
-from slurm_pal.twin.work import CHECKPOINT_S, Work
+from slurm_pal.twin.work import Work
 
 START_S = 1_700_000_000.0
 """The trace begins then, Unix s."""
@@ -54,7 +56,7 @@ LOOK_S, CHUNK_S = 0.2, 1.0
 """As in pal-rebalance: between two looks at moves under way, and between two looks at all."""
 LONGEST_QUIET_S = 3600.0
 """Scores age, and files are looked at: for longer no tick is left out."""
-ROLE = Role("slurm-user", "slurm", frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT}), ())
+ROLE = Role("slurm-user", "slurm", frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT, LOANS}), ())
 
 
 class Arm(NamedTuple):
@@ -74,6 +76,7 @@ class Twin(NamedTuple):
     pairs: Mapping[str, str] = {}  # `scontrol show config`
     failing: Failing = never  # orders that Slurm refuses
     side: SlurmSide = SlurmSide()  # what it knows of nodes, partitions and users
+    history: History | None = None  # what owners needed before the trace, where nodes are lent
 
     def check(self, policies: Iterable[str], queue: str, settings: ReplaySettings) -> None:
         """Raises UsageError for what Slurm or the program does not have."""
@@ -189,14 +192,14 @@ def _stands(lease: TickLease) -> bool:
 
 class _Run:
     def __init__(self, plan: ReplayPlan, twin: Twin, arm: Arm, folder: str, stack: contextlib.ExitStack) -> None:
-        self._plan, self._arm, self._stack = plan, arm, stack
+        self._plan, self._arm, self._stack, self._history = plan, arm, stack, twin.history
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
         machine, settings = named(plan.hardware), slurm_settings(twin.pairs)
         side, failures = twin.side, plan.settings.failures
         self._work = Work(
             machine.true, plan.hardware.names, START_S, plan.settings.warmup_s, settings.launch_s, self._later,
-            CHECKPOINT_S if failures is None else failures.checkpoint_s,
+            plan.settings.checkpoint_s if failures is None else failures.checkpoint_s,
         )  # fmt: skip
         self.slurm = self._work.slurm = VirtualSlurm(
             room_of(machine, side), partitions_of(machine, side, longest_s(plan)), self._work, settings, START_S,
@@ -249,7 +252,7 @@ class _Run:
         stack.callback(log.close)
         return Tick(
             config, client, client, journal, ROLE, publisher, log, act=True, appends=appends(client.config()),
-            timing=Timing(self._now, self._sleep),
+            timing=Timing(self._now, self._sleep), site=Site(preemption_of(client.config()), self._history),
         )  # fmt: skip
 
     # -- time ------------------------------------------------------------------------------------
@@ -294,6 +297,7 @@ class _Run:
             policy=self._plan.policy, queue=self._plan.queue, seed=self._plan.seed, n_gpus=self._plan.hardware.n_gpus,
             outcomes=tuple(work.outcomes), timeline=Timeline(*columns), gpu_s=work.gpu_s, moves=work.moves,
             move_gpu_s=work.move_gpu_s, end_s=end_s, complete=complete, trace=self._plan.number,
+            lost_gpu_s=math.fsum(work.lost.values()),
         )  # fmt: skip
 
     def _stuck(self) -> bool:
@@ -410,6 +414,8 @@ class _Run:
         comes."""
         plan, journal = seen.decided.plan, self._journal
         if self.slurm.pending and orders(self._config):  # others overtake, and time counts
+            return False
+        if lends(self._config):  # each order about loans has its time
             return False
         if journal is None or self._timed or seen.trouble or seen.orders or seen.moving or (plan and plan.moves):
             return False

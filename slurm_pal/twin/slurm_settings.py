@@ -33,6 +33,15 @@ class PrioritySettings(NamedTuple):
     from_submission: bool = False  # PriorityFlags=ACCRUE_ALWAYS
 
 
+class PreemptSettings(NamedTuple):
+    """preempt/partition_prio."""
+
+    by_tier: bool = False  # PreemptType
+    mode: str = "OFF"  # PreemptMode of partitions that have none of their own
+    reorders: int = 1  # preempt_reorder_count
+    again_s: float = 40.0  # KillWait and MessageTimeout: for so long a job that has preempted others preempts no more
+
+
 class SlurmSettings(NamedTuple):
     """slurm.conf(5), SchedulerParameters and neighbours; times in s."""
 
@@ -43,13 +52,16 @@ class SlurmSettings(NamedTuple):
     bf_max_job_test: int = 500
     submit_pass_s: float = 0.5  # slurmctld looks once a second whether jobs have come
     batch_sched_delay_s: float = 3.0  # and passes over the queue at most so often for them
+    sched_interval_s: float = 60.0  # and so often whatever happens
     launch_s: float = 0.2  # from the start that Slurm shows to the job's first command
     complete_s: float = 0.3  # from the end of a job's script until its GPUs are free
     stop_s: float = 1.0  # the same where Slurm stops it
+    leave_s: float = 0.06  # the same where it does so for another job, of one that ends at SIGTERM
     requeue_delay_s: float = 121.0  # cred_expire and a second, see docs/slurm.md
     job_requeue: bool = True  # JobRequeue: jobs whose node fails start again
     min_job_age_s: float = 300.0  # so long slurmctld knows a job that has ended
     priority: PrioritySettings = PrioritySettings()
+    preempt: PreemptSettings = PreemptSettings()
 
 
 def slurm_settings(pairs: Mapping[str, str]) -> SlurmSettings:
@@ -70,10 +82,24 @@ def slurm_settings(pairs: Mapping[str, str]) -> SlurmSettings:
         bf_resolution_s=max(1.0, number("bf_resolution", usual.bf_resolution_s)),
         bf_max_job_test=int(number("bf_max_job_test", usual.bf_max_job_test)),
         batch_sched_delay_s=number("batch_sched_delay", usual.batch_sched_delay_s),
+        sched_interval_s=max(1.0, number("sched_interval", usual.sched_interval_s)),
         requeue_delay_s=number("requeue_delay", (expire_s if expire_s >= 5 else 120) + 1.0),
         job_requeue=pairs.get("JobRequeue", "1") != "0",
         min_job_age_s=float(whole(pairs.get("MinJobAge", ""), int(usual.min_job_age_s))),
         priority=_priority(pairs),
+        preempt=_preempt(pairs, words),
+    )
+
+
+def _preempt(pairs: Mapping[str, str], words: Mapping[str, str]) -> PreemptSettings:
+    own = dict(part.partition("=")[::2] for part in pairs.get("PreemptParameters", "").split(","))
+    count = digits(words.get("preempt_reorder_count", "") or own.get("reorder_count", ""))
+    modes = pairs.get("PreemptMode", "").upper().split(",")
+    return PreemptSettings(
+        by_tier=pairs.get("PreemptType", "") == "preempt/partition_prio",
+        mode=next((mode for mode in modes if mode != "GANG"), "") or "OFF",
+        reorders=1 if count is None else count,
+        again_s=float(whole(pairs.get("KillWait", ""), 30) + whole(pairs.get("MessageTimeout", ""), 10)),
     )
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from slurm_pal.base.errors import SlurmError, UsageError
 from slurm_pal.base.hostlist import expand
 from slurm_pal.base.numbers import digits
-from slurm_pal.slurm.parse import unix_s
+from slurm_pal.slurm.parse import unix_s, whole
 
 if TYPE_CHECKING:
+    from slurm_pal.base.cluster import Partition
     from slurm_pal.twin.virtual_job import VirtualJob
     from slurm_pal.twin.virtual_slurm import VirtualSlurm
 
@@ -19,6 +20,7 @@ PENDING_ONLY = frozenset({
     "ReqNodeList", "ExcNodeList", "Partition", "Features", "Prefer", "Priority",
 })  # fmt: skip
 ALWAYS = frozenset({"Comment", "AdminComment", "StartTime", "TimeLimit", "Nice", "SiteFactor"})
+PARTITION = frozenset({"Nodes", "State", "PreemptMode", "PriorityTier", "GraceTime"})
 LONGEST = 1024
 
 
@@ -52,6 +54,27 @@ def change(slurm: VirtualSlurm, job: VirtualJob, fields: Mapping[str, str]) -> N
     _priorities(slurm, job, fields)
     job.changed()
     job.lists_changed()
+
+
+def changed_partition(slurm: VirtualSlurm, name: str, fields: Mapping[str, str]) -> Partition:
+    """A partition after an update. Raises SlurmError with slurmctld's words."""
+    found = next((partition for partition in slurm.partitions if partition.name == name), None)
+    if found is None:
+        raise SlurmError("scontrol failed: slurm_update error: Invalid partition name specified")
+    if unknown := fields.keys() - PARTITION:
+        raise SlurmError(f"scontrol failed: Update of this parameter is not supported: {', '.join(sorted(unknown))}")
+    nodes = found.nodes
+    if "Nodes" in fields:
+        every = fields["Nodes"].upper() == "ALL"
+        wanted = slurm.hardware.names if every else _nodes(slurm, fields["Nodes"]) or ()
+        nodes = tuple(sorted(wanted, key=lambda node: slurm.position[node]))
+    return found._replace(
+        nodes=nodes,
+        up=fields.get("State", "UP" if found.up else "DOWN").upper() == "UP",
+        preempt=fields.get("PreemptMode", found.preempt).upper(),
+        tier=whole(fields.get("PriorityTier", ""), found.tier),
+        grace_s=whole(fields.get("GraceTime", ""), found.grace_s),
+    )
 
 
 def _same(job: VirtualJob, fields: Mapping[str, str]) -> bool:

@@ -22,9 +22,9 @@ class VirtualJob:
     __slots__ = (
         "account", "admin_comment", "base_priority", "begin_s", "billed_s", "comment", "edition", "eligible_s", "end_s",
         "exc_nodes", "features", "had_nodes", "held", "job_id", "limit_s", "marked", "nice", "noun", "options",
-        "own_priority", "partitions", "prefer", "priority", "qos", "reason", "req_nodes", "request",
-        "requeues", "restarts", "running_in", "shown", "site_factor", "start_s", "state", "submit_s", "takes",
-        "user", "wanted",
+        "own_priority", "partitions", "preempted_s", "preempts_s", "prefer", "priority", "qos", "reason", "req_nodes",
+        "request", "requeues", "restarts", "running_in", "shown", "site_factor", "start_s", "state", "submit_s",
+        "takes", "user", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +48,8 @@ class VirtualJob:
         self.start_s = self.end_s = 0.0
         self.begin_s = 0.0  # it does not start earlier
         self.billed_s = 0.0  # until then its usage is known
+        self.preempts_s = 0.0  # when it first had others stopped to start itself; 0: it has not
+        self.preempted_s = 0.0  # when it was told to leave within its grace time; 0: it was not
         self.held, self.restarts, self.edition = False, 0, 0
         self.base_priority = self.priority = 0
         self.own_priority: int | None = None  # that an administrator has set

@@ -4,7 +4,8 @@
 It keeps the rules that slurm-pal depends on (docs/slurm.md): lowest free GPU index first, the smallest run of
 fitting neighbours, hard node lists, Reason=Resources for what does not fit, a main pass in the order of priorities
 that stops at the first blocked job of a partition, backfill that plans all jobs, requeued jobs that complete first and
-then wait for a delay. What a job does while it runs is its payload's, who also says when it ends.
+then wait for a delay, jobs of lower tiers that are stopped for those of higher ones. What a job does while it runs is
+its payload's, who also says when it ends.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from slurm_pal.decide.candidates import counted
 from slurm_pal.decide.constraint import compile_constraint
 from slurm_pal.decide.request import Request
 from slurm_pal.slurm.states import NODE_UNUSABLE
+from slurm_pal.twin import preemption
 from slurm_pal.twin.backfill import BackfillPlan, Kept
 from slurm_pal.twin.factors import Factors
 from slurm_pal.twin.fair_share import FairShare
@@ -30,9 +32,14 @@ from slurm_pal.twin.slurm_settings import SlurmSettings
 from slurm_pal.twin.slurm_side import NOTHING_KNOWN, SlurmSide
 from slurm_pal.twin.virtual_job import BEGIN, HELD_ADMIN, UNLIMITED_S, VirtualJob, names_text, noun_of
 
-NODE_FAIL = "NODE_FAIL"
-FINISH, COMPLETE, ELIGIBLE, RESERVATION, PASS, BACKFILL, PRIORITY = range(7)
+NODE_FAIL, PREEMPTED, REQUEUED = "NODE_FAIL", "PREEMPTED", "REQUEUED"
+FINISH, COMPLETE, ELIGIBLE, RESERVATION, GRACE, AGAIN, PASS, BACKFILL, PRIORITY = range(9)
 """Events of the same moment happen in this order."""
+SWEEP_S = 30.0
+"""So often slurmctld looks whether a limit or a grace time is over."""
+LOOK_S, AFTER_BACKFILL_S = 1.0, 0.02
+"""slurmctld looks for submissions once a second, as its backfill does, which is a little earlier (22.05, measured). Who
+is first decides how many jobs are stopped."""
 
 
 class Payload(Protocol):
@@ -44,7 +51,8 @@ class Payload(Protocol):
 
     def stopped(self, job: VirtualJob, now_s: float, state: str) -> None:
         """Its run has ended in this state; "PENDING": it was requeued; NODE_FAIL: its node has failed, and where
-        `job.state` is then RUNNING still, it starts again."""
+        `job.state` is then RUNNING still, it starts again; REQUEUED: Slurm has stopped it for another job, and it
+        starts again."""
         ...
 
     def signalled(self, job: VirtualJob, name: str, now_s: float) -> None:
@@ -85,7 +93,7 @@ class VirtualSlurm:
         self, hardware: Hardware, partitions: Sequence[Partition], payload: Payload, settings: SlurmSettings,
         now_s: float, nodes: Sequence[VirtualNode] = (), side: SlurmSide = NOTHING_KNOWN,
     ) -> None:  # fmt: skip
-        self.hardware, self.partitions, self.settings = hardware, tuple(partitions), settings
+        self.hardware, self.settings = hardware, settings
         self.now_s = now_s
         self.jobs: dict[int, VirtualJob] = {}  # all that slurmctld knows
         self.pending: dict[int, VirtualJob] = {}
@@ -109,12 +117,19 @@ class VirtualSlurm:
         self._events: list[tuple[float, int, int, int]] = []  # moment, kind, job, edition
         self._last_job, self._pass_s, self._last_pass_s = 0, float("inf"), now_s - settings.batch_sched_delay_s
         self._changed = True  # since the last backfill
+        self._origin_s = now_s
+        self._updated = set[str]()  # partitions that have other nodes than in the beginning
         self._ends: dict[int, tuple[float, str]] = {}  # when the run of a job ends, and its state then
         self._ended: list[tuple[float, int]] = []
         if settings.backfill:
             heappush(self._events, (now_s + settings.bf_interval_s, BACKFILL, 0, 0))
         if settings.priority.multifactor:
             heappush(self._events, (now_s + settings.priority.calc_period_s, PRIORITY, 0, 0))
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """As they are now."""
+        return tuple(self._named.values())
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -138,6 +153,12 @@ class VirtualSlurm:
                 self._main_pass()
         elif kind == RESERVATION:
             self._end_reservations()
+        elif kind == GRACE:
+            for leaving in [one for one in self.active.values() if one.preempted_s and one.state == "RUNNING"]:
+                self._leave(leaving)
+        elif kind == AGAIN:
+            wait_s = (self._origin_s - self.now_s) % settings.sched_interval_s
+            self._soon(wait_s or settings.sched_interval_s)
         elif kind == BACKFILL:
             heappush(self._events, (self.now_s + settings.bf_interval_s, BACKFILL, 0, 0))
             self._backfill()
@@ -167,6 +188,9 @@ class VirtualSlurm:
         at_s = self.now_s + after_s
         if after_s:
             at_s = max(at_s, self._last_pass_s + self.settings.batch_sched_delay_s)
+            if self.settings.preempt.by_tier:
+                looks = -(-(at_s - after_s - self._origin_s) // LOOK_S)
+                at_s = self._origin_s + looks * LOOK_S + AFTER_BACKFILL_S
         if at_s < self._pass_s:
             self._pass_s = at_s
             heappush(self._events, (at_s, PASS, 0, 0))
@@ -175,7 +199,7 @@ class VirtualSlurm:
 
     def submit(self, order: Submission) -> int:
         """A new job; its id. Raises SlurmError for one that sbatch would refuse."""
-        names = order.request.partitions or tuple(p.name for p in self.partitions if p.default)
+        names = order.request.partitions or tuple(p.name for p in self._named.values() if p.default)
         if not names or not set(names) <= self._named.keys():
             raise SlurmError(f"sbatch: error: invalid partition specified: {','.join(order.request.partitions)}")
         limits = [self._named[name] for name in names]
@@ -191,7 +215,7 @@ class VirtualSlurm:
             self.job_submit(job, self.now_s)
         ever = empty(self.hardware)
         try:
-            fits = any(self._picker.pick(ever, self.wanted(job, name)) for name in names)
+            fits = any(self._too_wide(job, name) or self._picker.pick(ever, self.wanted(job, name)) for name in names)
         except KeyError as error:
             raise SlurmError(f"sbatch: error: Invalid node name specified: {error.args[0]}") from None
         if not fits:
@@ -235,7 +259,7 @@ class VirtualSlurm:
         self.room.take(takes)
         job.takes, job.running_in = tuple(takes), partition
         job.state, job.reason, job.start_s = "RUNNING", "None", self.now_s
-        job.billed_s = self.now_s
+        job.billed_s, job.preempts_s = self.now_s, 0.0
         job.end_s = self.now_s + (UNLIMITED_S if job.limit_s is None else job.limit_s)
         del self.pending[job.job_id]
         self.active[job.job_id] = job
@@ -273,7 +297,7 @@ class VirtualSlurm:
     def _completed(self, job: VirtualJob) -> None:
         self.room.give(job.takes)
         self._on_nodes(job.takes, -1)
-        job.had_nodes, job.takes, job.running_in = len(job.takes), (), ""
+        job.had_nodes, job.takes, job.running_in, job.preempted_s = len(job.takes), (), "", 0.0
         job.state = self._ends.pop(job.job_id)[1]
         del self.active[job.job_id]
         job.changed()
@@ -315,9 +339,17 @@ class VirtualSlurm:
     def _takes(self, job: VirtualJob, name: str) -> bool:
         """Whether a partition starts the job at all."""
         partition = self._named[name]
+        if self._too_wide(job, name):
+            if len(job.partitions) == 1:
+                self._waits(job, "PartitionNodeLimit" if partition.nodes else "PartitionConfig")
+            return False
+        if not partition.up:
+            if len(job.partitions) == 1:
+                self._waits(job, "PartitionDown")
+            return False
         most_s = partition.max_time_s
         if most_s is None or (job.limit_s is not None and job.limit_s <= most_s):
-            return partition.up
+            return True
         if len(job.partitions) == 1:
             self._waits(job, "PartitionTimeLimit")
         return False
@@ -343,16 +375,36 @@ class VirtualSlurm:
             if takes is not None:
                 self._start(job, partition, takes)
                 continue
+            if partition in self._updated and self._never(job, wanted):
+                continue
             if opened is not None and (why := self._unavailable(wanted, opened)):
                 self._waits(job, why)
                 continue
             self._waits(job, "Resources")
+            self._preempt(job, self._candidates(partition), wanted, self._beside_reservations(job, among))
             among = among if among is not None else frozenset(range(len(self.virtual_nodes)))
             if wanted.required and len(wanted.required) >= wanted.least_nodes:
                 among -= frozenset(wanted.required)
             else:
                 failed.add(partition)
                 among -= frozenset(self._within[partition])
+
+    def _too_wide(self, job: VirtualJob, name: str) -> bool:
+        """Whether the job needs more nodes than the partition has, but not more than there are."""
+        shape = job.request.shape
+        least = (shape.nodes if shape is not None else None) or job.request.nodes_min
+        return len(self._within[name]) < least <= len(self.virtual_nodes)
+
+    def _never(self, job: VirtualJob, wanted: Asking) -> bool:
+        """Hold a job that its partition, with the nodes that it has now, could never start, as slurmctld does.
+
+        Nodes that come back do not release it.
+        """
+        if len(job.partitions) > 1 or self._picker.pick(empty(self.hardware), wanted) is not None:
+            return False
+        job.held = True
+        self._waits(job, "BadConstraints")
+        return True
 
     def _unavailable(self, wanted: Asking, opened: frozenset[int]) -> str:
         """Why a job cannot start on the nodes that start jobs, however empty; it then blocks nobody. "": it can."""
@@ -383,8 +435,10 @@ class VirtualSlurm:
         if not self.pending or not self._changed:
             return
         self._changed = False
-        settings, among = self.settings, self._open()
-        ends = [(job.end_s if job.state == "RUNNING" else self.now_s, job.takes) for job in self.active.values()]
+        settings, opened = self.settings, self._open()
+        ends = [
+            (job.end_s if job.state == "RUNNING" else self.now_s, job.job_id, job.takes) for job in self.active.values()
+        ]
         plan = BackfillPlan(
             self._picker, self.room, ends, self.now_s, settings.bf_resolution_s, settings.bf_window_s,
             self._reserved.values(),
@@ -393,13 +447,25 @@ class VirtualSlurm:
             if job.state != "PENDING":
                 continue
             wanted = self.wanted(job, partition)
-            if among is not None:
-                wanted = wanted._replace(rows=tuple(row for row in wanted.rows if row in among))
+            if opened is not None:
+                wanted = wanted._replace(rows=tuple(row for row in wanted.rows if row in opened))
             limit_s = UNLIMITED_S if job.limit_s is None else job.limit_s
-            found = plan.plan(wanted, limit_s)
+            lower = self._candidates(partition)
+            found = plan.soon(wanted, limit_s) if lower else None
+            if lower and found is None:
+                among = plan.among(wanted, limit_s)
+                found = plan.plan(wanted, limit_s, frozenset(one.job_id for one in lower))
+                if found is not None and found.start_s <= self.now_s:
+                    # As seen on 22.05 it keeps what it would get if all were gone, not what those that leave give it.
+                    for one in self._preempt(job, lower, wanted, among):
+                        plan.stopped(one.job_id)
+                    self._changed = True
+                    continue
+            elif found is None:
+                found = plan.plan(wanted, limit_s)
             if found is not None and found.start_s <= self.now_s:
                 self._start(job, partition, found.takes)
-                plan.started(found.takes, job.end_s)
+                plan.started(job.job_id, found.takes, job.end_s)
                 self._changed = True
             elif (found.start_s if found is not None else 0.0) != job.start_s:
                 job.start_s = found.start_s if found is not None else 0.0
@@ -410,6 +476,54 @@ class VirtualSlurm:
             if planned != node.planned:
                 node.planned, node.noun = planned, None
                 self.changes += 1
+
+    # -- jobs that make room ---------------------------------------------------------------------
+
+    def _tier_of(self, job: VirtualJob) -> int | None:
+        """The tier of a running job; None where nobody may stop it."""
+        partition = self._named[job.running_in]
+        stops = preemption.mode_of(partition, self.settings.preempt.mode) in preemption.STOPPING
+        return partition.tier if stops else None
+
+    def _candidates(self, partition: str) -> list[VirtualJob]:
+        """Running jobs that one in this partition may have stopped."""
+        if not self.settings.preempt.by_tier:
+            return []
+        return preemption.candidates(
+            self.active.values(), self._named[partition].tier, self._within[partition], self._tier_of
+        )
+
+    def _preempt(
+        self, job: VirtualJob, lower: Sequence[VirtualJob], wanted: Asking, among: Collection[int] | None
+    ) -> list[VirtualJob]:
+        """Have jobs stopped so that this one can start once they are gone; those that are being stopped now."""
+        settings = self.settings.preempt
+        if not lower or (job.preempts_s and self.now_s < job.preempts_s + settings.again_s):
+            return []
+        found = preemption.victims(
+            lower, self.room, lambda room: self._picker.pick(room, wanted, among), settings.reorders
+        )
+        if found and not job.preempts_s:
+            job.preempts_s = self.now_s
+            heappush(self._events, (self.now_s + settings.again_s, AGAIN, 0, 0))
+        return [one for one in found if self._leave(one)]
+
+    def _leave(self, job: VirtualJob) -> bool:
+        """Stop a job for another one, once its grace time is over; whether it is being stopped now."""
+        partition = self._named[job.running_in]
+        if partition.grace_s and not job.preempted_s:
+            job.preempted_s, over_s = self.now_s, self.now_s + partition.grace_s
+            job.end_s = min(job.end_s, over_s)
+            job.changed()
+            sweeps = -(-(over_s - self._origin_s) // SWEEP_S)
+            heappush(self._events, (self._origin_s + SWEEP_S * sweeps, GRACE, 0, 0))
+        if partition.grace_s and self.now_s < job.preempted_s + partition.grace_s:
+            return False
+        again = job.requeues and preemption.mode_of(partition, self.settings.preempt.mode) == preemption.REQUEUE
+        self._payload.stopped(job, self.now_s, REQUEUED if again else PREEMPTED)
+        job.restarts += again
+        self._complete(job, "PENDING" if again else PREEMPTED, self.settings.leave_s)
+        return True
 
     # -- nodes that fail -------------------------------------------------------------------------
 
@@ -540,6 +654,17 @@ class VirtualSlurm:
         for job in self.pending.values():
             job.wanted.clear()
         self._soon(self.settings.submit_pass_s)
+
+    def update_partition(self, name: str, fields: Mapping[str, str]) -> None:
+        """scontrol update PartitionName=. Raises SlurmError, and then nothing is changed."""
+        from slurm_pal.twin.updates import changed_partition
+
+        self._named[name] = found = changed_partition(self, name, fields)
+        self._within[name] = tuple(self.position[node] for node in found.nodes)
+        self._updated.add(name)
+        for node in self.virtual_nodes:
+            node.noun = None
+        self.features_changed()
 
     def weights_changed(self) -> None:
         self._picker.weight = [node.weight for node in self.virtual_nodes]

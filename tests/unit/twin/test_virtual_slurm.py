@@ -20,7 +20,9 @@ from slurm_pal.twin.virtual_job import VirtualJob
 from slurm_pal.twin.virtual_slurm import VirtualNode, VirtualSlurm
 
 NOW_S = 1_700_000_000.0
-AT_ONCE = SlurmSettings(submit_pass_s=0.0, batch_sched_delay_s=0.0, launch_s=0.0, complete_s=0.0, stop_s=0.0)
+AT_ONCE = SlurmSettings(
+    submit_pass_s=0.0, batch_sched_delay_s=0.0, launch_s=0.0, complete_s=0.0, stop_s=0.0, leave_s=0.0
+)
 
 
 class Lengths:
@@ -173,6 +175,18 @@ def test_nodes_are_kept_from_a_start_that_is_rounded_down(resolution_s: float, f
     short = made.submit("--gpus-per-node=2", limit="60")
     made.until(30)
     assert made.slurm.jobs[wide].start_s == NOW_S + 6000 and (short in made.starts()) is fits
+
+
+@pytest.mark.parametrize(("after_s", "planned_s"), [(20, 620), (40, 600)])
+def test_jobs_that_end_within_half_a_minute_are_planned_to_end_together(after_s: int, planned_s: int) -> None:
+    """As 22.05 does (tests/slurm/test_twin_preemption.py)."""
+    made = Cluster(1)
+    made.submit("--gpus-per-node=2", lasts=600, limit="10")
+    made.until(after_s)
+    made.submit("--gpus-per-node=2", lasts=600, limit="10")
+    waits = made.submit("--gpus-per-node=2", limit="10")
+    made.until(100)
+    assert made.slurm.jobs[waits].start_s == NOW_S + planned_s
 
 
 def test_passes_for_submissions_come_at_most_so_often() -> None:
