@@ -59,3 +59,4 @@ class Replay(NamedTuple):
     end_s: float  # when the last reported job ended, or, interrupted, when the replay stopped
     complete: bool = True  # False: interrupted; outcomes hold what had finished
     trace: int = 0  # which of the traces of an experiment
+    lost_gpu_s: float = 0.0  # held by jobs that were stopped or moved without bringing them on; the twin counts it

@@ -26,6 +26,7 @@ class ReplaySettings(NamedTuple):
     steer: str = "start"  # "submit": only jobs that can start when they are submitted are placed by us
     best_first: bool = False  # within a node the best GPU for the class instead of the lowest index
     failures: Failures | None = None
+    checkpoint_s: float = 3600.0  # movable jobs of the twin save their progress this often; of `failures` where given
 
 
 class Failures(NamedTuple):

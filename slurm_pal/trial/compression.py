@@ -38,6 +38,9 @@ class LabJob(NamedTuple):
     movable: bool
     penalty: float
     cost_s: float  # of a move
+    every_s: float = 0.0  # so much work is between two checkpoints that it writes by itself; 0: it writes none
+    again_s: float = 0.0  # from a start after the first one until it works
+    plain: bool = False  # submitted by sbatch in every arm
 
 
 def fitted(trace: Trace, cluster: VirtualCluster, compress: float, limit_factor: float | None, stated: bool) -> Trace:

@@ -7,6 +7,8 @@
 #   penalty                factor where its GPUs span nodes
 #   column                 of the table: the sensitivity class
 #   cost                   least time from a checkpoint until the job works again
+#   every                  work between two checkpoints that it writes by itself, 0: it writes none
+#   again                  time from a start after the first one until the job works
 #   folder                 of the arm: table, jobs/ (what happened), saved/ (checkpoints)
 # Times are hundredths of a second of the lab, moments count from the boot (proc_uptime(5)): reading them costs no
 # process. One awk and one sleep: a trace has many jobs that last a second or two.
@@ -67,11 +69,20 @@ save() {
   clock
   [ "$now" -lt "$from" ] || done_share=$((share + (now - from) * 1000000 / total))
   echo "$done_share $now" > "$folder/saved/$number"
+  best=$done_share
   [ -z "$SLURM_PAL_ACK" ] || : > "$SLURM_PAL_ACK"
+}
+
+# What the last checkpoint has that it wrote by itself, where that is more than it was asked for.
+keep() {
+  [ "$now" -lt "$from" ] || done_share=$((share + (now - from) * 1000000 / total))
+  kept=$((done_share * total / 1000000 / every * every * 1000000 / total))
+  [ "$kept" -le "$best" ] || echo "$kept $((now - cost))" > "$folder/saved/$number"
 }
 
 leave() {
   clock
+  [ "$every" = 0 ] || keep
   note "stop $now"
   kill "$sleeper" 2> /dev/null
   exit 143
@@ -102,7 +113,8 @@ if [ -r "$folder/saved/$number" ]; then
   read -r share saved < "$folder/saved/$number"
   [ $((saved + cost)) -le "$from" ] || from=$((saved + cost))
 fi
-done_share=$share
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || [ $((started + again)) -le "$from" ] || from=$((started + again))
+done_share=$share best=$share
 ends=$((from + total - total * share / 1000000)) word=end
 [ "$ends" -le $((started + limit)) ] || { ends=$((started + limit)); word=timeout; }
 trap save USR1

@@ -17,13 +17,16 @@ from typing import NamedTuple
 
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import SlurmError
+from slurm_pal.journal.journal import open_journal
+from slurm_pal.journal.paths import journal_path
 from slurm_pal.lab.demo import program
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.processes import stop, with_variable
+from slurm_pal.loans.terms import terms_of
 from slurm_pal.placement.occupancy import Table
 from slurm_pal.store import heartbeat, snapshot
 from slurm_pal.store.snapshot import GpuScore
-from slurm_pal.trial.arms import arm_of
+from slurm_pal.trial.arms import Arm, arm_of
 from slurm_pal.trial.compression import COLUMNS, LabJob
 from slurm_pal.trial.ran import RanJob, ran
 from slurm_pal.trial.scaling import variables
@@ -47,6 +50,7 @@ class ArmPlan(NamedTuple):
     """All that an arm needs."""
 
     name: str
+    arm: Arm
     jobs: tuple[LabJob, ...]
     nodes: int
     gpus: int  # per node
@@ -59,6 +63,7 @@ class ArmPlan(NamedTuple):
     compress: float
     expected_s: float  # s of the lab
     ticks: str = ""  # folder in which its ticks are kept
+    demand: Mapping[int, float] = {}  # hours from the first submission (below 0: before it) -> nodes that owners needed
 
 
 class ArmResult(NamedTuple):
@@ -126,7 +131,7 @@ def _lab(plan: ArmPlan, root: str) -> Iterator[Lab]:
     with Lab.up(
         os.path.join(root, "lab"), nodes=plan.nodes, gpus=plan.gpus, seed=plan.seed, gpu_table=table,
         cpus=max(16, 2 * plan.gpus), memory_mib=max(16, 2 * plan.gpus) * 4000,
-        submit_filter=arm_of(plan.name).filter, conf_edits=plan.edits,
+        submit_filter=plan.arm.filter, conf_edits=plan.edits,
     ) as lab:  # fmt: skip
         yield lab
 
@@ -144,7 +149,7 @@ class _Arm:
 
     def __init__(self, plan: ArmPlan, lab: Lab, root: str, progress: Progress, ending: threading.Event) -> None:
         self._plan, self._lab, self._root = plan, lab, root
-        self._arm = arm_of(plan.name)
+        self._arm = plan.arm
         self._progress, self._ending = progress, ending
         self._meter = StrainMeter()
         foreign = ("SLURM", "SBATCH_", "SQUEUE_")  # no setting of whoever runs the trial
@@ -156,6 +161,7 @@ class _Arm:
     def run(self) -> ArmResult:
         config = settings.load(self._env)
         self._publish(config.snapshot_path)
+        self._teach(config)
         with self._beside(config):
             began = time.monotonic()
             boot_s = _uptime_s()
@@ -182,6 +188,15 @@ class _Arm:
             for n, k in _places(plan)
         ]  # fmt: skip
         snapshot.publish(path, rows, cluster="palab", epoch=1, now_s=now_s)
+
+    def _teach(self, config: settings.Config) -> None:
+        """What owners needed before: on a site the journal has it from sacct."""
+        terms = terms_of(config)
+        if terms is not None and self._plan.demand:
+            first = int(time.time() // terms.hour_s)
+            past = {first + hour: nodes for hour, nodes in self._plan.demand.items()}
+            with open_journal(journal_path(config, False)) as journal:
+                journal.add_demand(terms.key, past, min(past))
 
     @contextlib.contextmanager
     def _beside(self, config: settings.Config) -> Iterator[None]:
@@ -251,7 +266,7 @@ class _Arm:
 
     def _argv(self, job: LabJob) -> list[str]:
         words = ["--parsable", "-o", "/dev/null", "-J", f"t{job.number}", f"--time={job.limit_min}", *job.words]
-        if not self._arm.palsub:
+        if not self._arm.palsub or job.plain:
             return ["sbatch", *words]
         ours = [f"--pal-class={job.sensitivity}"] if job.sensitivity else []
         ours += ["--pal-checkpoint=USR1"] if self._arm.tick and job.movable else []
@@ -266,6 +281,7 @@ class _Arm:
         values = {
             "number": job.number, "work": round(100 * job.work_s), "limit": 6000 * job.limit_min,
             "penalty": f"{job.penalty:g}", "column": job.column, "cost": round(100 * job.cost_s), "folder": self._root,
+            "every": round(100 * job.every_s), "again": round(100 * job.again_s),
         }  # fmt: skip
         lines = [f"{name}='{value}'" for name, value in values.items()]  # numbers, and a path that LabDirectory checked
         return "\n".join(["#!/bin/sh", *lines, '. "$folder/job.sh"', ""])

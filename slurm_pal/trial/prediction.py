@@ -17,7 +17,10 @@ from slurm_pal.twin.run import Twin
 
 PLAIN = "slurm"
 """The policy that says how long a trial lasts: it takes seconds where the twin takes minutes."""
-LAB = {"AuthInfo": "cred_expire=5", "MinJobAge": "300", "AccountingStorageType": "accounting_storage/none"}
+LAB = {
+    "AuthInfo": "cred_expire=5", "MinJobAge": "300", "AccountingStorageType": "accounting_storage/none",
+    "KillWait": "2",
+}  # fmt: skip
 """Of a lab's slurm.conf, beside what a site changes (lab/conf.py)."""
 
 
@@ -93,7 +96,7 @@ def in_trace_time(found: Replay, factor: float) -> Replay:
 
     return found._replace(
         outcomes=tuple(map(longer, found.outcomes)), gpu_s=found.gpu_s * factor, end_s=found.end_s * factor,
-        move_gpu_s=found.move_gpu_s * factor,
+        move_gpu_s=found.move_gpu_s * factor, lost_gpu_s=found.lost_gpu_s * factor,
         timeline=Timeline(tuple(at_s * factor for at_s in found.timeline.time_s), *found.timeline[1:]),
     )  # fmt: skip
 

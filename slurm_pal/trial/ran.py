@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from slurm_pal.base.errors import DataError
@@ -24,6 +25,7 @@ class RanJob(NamedTuple):
     factor: float  # slowdown x locality there
     moves: int  # starts after the first one
     end: str  # COMPLETED, TIMEOUT or LOST: it did not end by itself
+    ran_s: float = 0.0  # all its runs together
 
     @property
     def jct_s(self) -> float:
@@ -45,14 +47,20 @@ def ran(number: int, lines: Sequence[str], submit_s: float, boot_s: float, compr
 
     return RanJob(
         number, round(submit_s * compress, 1), moment_s(starts[0]), moment_s(events[-1]), node, float(factor),
-        len(starts) - 1, _ENDS.get(events[-1][0], LOST),
+        len(starts) - 1, _ENDS.get(events[-1][0], LOST), _ran_s(events) * compress,
     )  # fmt: skip
+
+
+def _ran_s(events: Sequence[Sequence[str]]) -> float:
+    """From each start to what follows it, s of the lab."""
+    return sum((int(then[1]) - int(words[1])) / 100 for words, then in pairwise(events) if words[0] == "start")
 
 
 def from_row(row: Mapping[str, object]) -> RanJob:
     """A job as `_asdict` wrote it. Raises DataError."""
     try:
-        kinds = (int, float, float, float, str, float, int, str)
-        return RanJob(*(kind(str(row[name])) for kind, name in zip(kinds, RanJob._fields, strict=True)))
+        kinds = (int, float, float, float, str, float, int, str, float)
+        known = {"ran_s": 0.0, **row}  # trials of 0.1 do not have it
+        return RanJob(*(kind(str(known[name])) for kind, name in zip(kinds, RanJob._fields, strict=True)))
     except (KeyError, ValueError) as error:
         raise DataError(f"a job of the trial cannot be read: {error!r}") from None

@@ -132,8 +132,8 @@ class Trial:
         plan, trace = self.plan, self.traces[number]
         seen = self._shuffled if arm_of(arm).shuffled else self._machine
         return ArmPlan(
-            arm, compression.lab_jobs(trace, plan.compress, plan.locality_penalty, plan.move_cost_s), plan.nodes,
-            plan.gpus, self._machine.true, seen.believed, seen.level, plan.seed, plan.edits,
+            arm, arm_of(arm), compression.lab_jobs(trace, plan.compress, plan.locality_penalty, plan.move_cost_s),
+            plan.nodes, plan.gpus, self._machine.true, seen.believed, seen.level, plan.seed, plan.edits,
             {**plan.settings, **arm_settings(arm)}, plan.compress, self._lab_s(number),
             self.folder.ticks(number, arm) if arm_of(arm).tick else "",
         )  # fmt: skip

@@ -35,7 +35,8 @@ from slurm_pal.base.config import Config
 from slurm_pal.decide.case import Settings
 from slurm_pal.lab import filter as lab_filter
 from slurm_pal.lab.conf import LabSpec, config_files, node_names
-from slurm_pal.lab.daemons import Crew, munged_argv
+from slurm_pal.lab.crew import Crew
+from slurm_pal.lab.daemons import munged_argv
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.ports import free_blocks, is_listening
 from slurm_pal.lab.processes import stop

@@ -44,7 +44,8 @@ from slurm_pal.base.hostlist import fold
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import open_journal
 from slurm_pal.lab.conf import LabSpec, config_files, node_names
-from slurm_pal.lab.daemons import Crew, munged_argv
+from slurm_pal.lab.crew import Crew
+from slurm_pal.lab.daemons import munged_argv
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.ports import free_blocks, is_listening
 from slurm_pal.lab.processes import stop

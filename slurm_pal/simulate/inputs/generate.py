@@ -9,7 +9,8 @@ users and time limits are choices of ours, written down as data below.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,21 @@ class RunTimeRange(NamedTuple):
         top_s = min(self.high_s, max(self.low_s, cap_s))
         log_width = math.log(self.high_s / self.low_s)
         return (top_s - self.low_s + min(cap_s, self.high_s) * math.log(self.high_s / top_s)) / log_width
+
+
+class LogNormal(NamedTuple):
+    """Log-normal run times."""
+
+    median_s: float
+    sigma: float  # of the logarithm
+
+    def mean_s(self, cap_s: float) -> float:
+        """The mean of min(run time, cap_s)."""
+        whole_s = self.median_s * math.exp(self.sigma**2 / 2)
+        if math.isinf(cap_s):
+            return whole_s
+        place, below = (math.log(cap_s / self.median_s)) / self.sigma, NormalDist().cdf
+        return whole_s * below(place - self.sigma) + cap_s * (1.0 - below(place))
 
 
 RUN_TIMES = (RunTimeRange(0.8, 60 * 10**1.5, 60 * 10**3), RunTimeRange(0.2, 60 * 10**3, 60 * 10**4))
@@ -82,6 +98,10 @@ class TraceSpec(NamedTuple):
     users: int = 40
     accounts: int = 8
     zipf: float = 1.2  # the k-th user submits in proportion to k^-zipf; so do the members of the k-th account
+    log_normal: LogNormal | None = None  # run times instead of `run_times`
+    burst: float = 1.0  # jobs that come together, on average (geometric)
+    movable: float = 1.0  # share of jobs that can go on from a checkpoint
+    partition: str = ""  # of all jobs
 
 
 def generate(spec: TraceSpec) -> Trace:
@@ -91,8 +111,8 @@ def generate(spec: TraceSpec) -> Trace:
     arrivals, sizes and run times as they were. Raises UsageError for a value out of range.
     """
     _check(spec)
-    streams = [np.random.default_rng(seed) for seed in np.random.SeedSequence(spec.seed).spawn(7)]
-    arrivals, sizes, run_times, classes, limits, members, users = streams
+    streams = [np.random.default_rng(seed) for seed in np.random.SeedSequence(spec.seed).spawn(8)]
+    arrivals, sizes, run_times, classes, limits, members, users, movable = streams
     run_s = np.round(_run_times_s(spec, run_times), 3)
     account_of = _zipf(members, spec.accounts, spec.zipf, spec.users)
     user = _zipf(users, spec.users, spec.zipf, spec.jobs)
@@ -105,6 +125,7 @@ def generate(spec: TraceSpec) -> Trace:
         _limits_s(run_s, LIMIT_FACTOR_LEAST * np.where(gpus > 1, SPREAD_FACTOR, 1.0), limits),
         user + 1,
         account_of[user] + 1,
+        movable.random(spec.jobs) < spec.movable,
     )
     jobs = _jobs(spec, *(column.tolist() for column in columns))
     return Trace(f"generated-{spec.arrivals}-{spec.jobs}-seed{spec.seed}", jobs)
@@ -119,9 +140,10 @@ def _jobs(
     limit_s: list[float],
     users: list[int],
     accounts: list[int],
+    movable: list[bool],
 ) -> tuple[TraceJob, ...]:
     shapes = {size: GpuShape(size) for size in spec.sizes}
-    rows = zip(submit_s, gpus, run_s, classes, limit_s, users, accounts, strict=True)
+    rows = zip(submit_s, gpus, run_s, classes, limit_s, users, accounts, movable, strict=True)
     return tuple(
         TraceJob(
             job_id=str(number),
@@ -133,9 +155,17 @@ def _jobs(
             user=f"u{user}",
             account=f"a{account}",
             locality_penalty=spec.locality_penalties.get(kind),
+            movable=moves,
+            partition=spec.partition,
         )
-        for number, (at_s, size, ran_s, kind, allowed_s, user, account) in enumerate(rows, start=1)
+        for number, (at_s, size, ran_s, kind, allowed_s, user, account, moves) in enumerate(rows, start=1)
     )
+
+
+def side_by_side(traces: Sequence[Trace]) -> Trace:
+    """Traces of several partitions as one, in the order of submission; a job's id begins with its partition."""
+    jobs = [job._replace(job_id=f"{job.partition or 'job'}-{job.job_id}") for trace in traces for job in trace.jobs]
+    return Trace("+".join(trace.name for trace in traces), tuple(sorted(jobs, key=lambda job: job.submit_s)))
 
 
 def rate_per_h(spec: TraceSpec) -> float:
@@ -148,12 +178,17 @@ def rate_per_h(spec: TraceSpec) -> float:
 
 def mean_run_time_s(spec: TraceSpec) -> float:
     """The expected run time, cap included."""
+    if spec.log_normal is not None:
+        return spec.log_normal.mean_s(spec.cap_s)
     return sum(span.share * span.mean_s(spec.cap_s) for span in spec.run_times) / sum(s.share for s in spec.run_times)
 
 
 def _arrivals_s(spec: TraceSpec, rng: np.random.Generator) -> Floats:
     """Moments of a Poisson process, s; for diurnal arrivals its clock runs as fast as the hour's rate."""
-    hours = np.cumsum(rng.exponential(1 / rate_per_h(spec), spec.jobs))
+    gaps = rng.exponential(spec.burst / rate_per_h(spec), spec.jobs)
+    if spec.burst > 1:
+        gaps *= rng.random(spec.jobs) < 1 / spec.burst
+    hours = np.cumsum(gaps)
     if spec.arrivals == "diurnal":
         edges = np.r_[0.0, np.cumsum(WEEK)]
         weeks, rest = np.divmod(hours, edges[-1])
@@ -162,6 +197,9 @@ def _arrivals_s(spec: TraceSpec, rng: np.random.Generator) -> Floats:
 
 
 def _run_times_s(spec: TraceSpec, rng: np.random.Generator) -> Floats:
+    if spec.log_normal is not None:
+        drawn = rng.lognormal(math.log(spec.log_normal.median_s), spec.log_normal.sigma, spec.jobs)
+        return np.minimum(drawn, spec.cap_s)
     part = _choice(rng, [span.share for span in spec.run_times], spec.jobs)
     low = np.log([span.low_s for span in spec.run_times])[part]
     high = np.log([span.high_s for span in spec.run_times])[part]
@@ -199,6 +237,8 @@ def _check(spec: TraceSpec) -> None:
         ("accounts", spec.accounts, 1, 1_000_000),
         ("zipf exponent", spec.zipf, 0, 10),
         ("load", spec.load, 1e-6, 100),
+        ("jobs of a burst", spec.burst, 1, 1e6),
+        ("share of movable jobs", spec.movable, 0, 1),
         ("submissions per hour", 1.0 if spec.rate_per_h is None else spec.rate_per_h, 1e-6, 1e9),
     ):
         _within(name, value, least, most)
@@ -217,6 +257,10 @@ def _check(spec: TraceSpec) -> None:
 
 
 def _check_run_times(spec: TraceSpec) -> None:
+    if spec.log_normal is not None:
+        _within("median run time in s", spec.log_normal.median_s, 1e-3, 1e9)
+        _within("sigma of run times", spec.log_normal.sigma, 1e-3, 10)
+        return
     for span in spec.run_times:
         if not 0 < span.low_s < span.high_s < math.inf:
             raise UsageError(f"run times from {span.low_s:g} to {span.high_s:g} s must rise, from above 0")

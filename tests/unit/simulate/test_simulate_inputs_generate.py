@@ -21,11 +21,13 @@ from slurm_pal.simulate.inputs.generate import (
     LIMITS_H,
     SIZES,
     WEEK,
+    LogNormal,
     RunTimeRange,
     TraceSpec,
     generate,
     mean_run_time_s,
     rate_per_h,
+    side_by_side,
 )
 
 SIGMAS = 5
@@ -155,6 +157,23 @@ def test_seeds() -> None:
     assert generate(spec).jobs != generate(spec._replace(seed=2)).jobs
 
 
+def test_owners_come_in_bursts_and_guests_may_go_on_from_checkpoints() -> None:
+    short, long = LogNormal(600.0, 0.5), LogNormal(3600.0, 1.0)
+    spec = TraceSpec(jobs=4000, rate_per_h=60.0)
+    owner = generate(spec._replace(burst=4.0, movable=0.0, partition="owner", log_normal=short))
+    gaps = np.diff([job.submit_s for job in owner.jobs])
+    assert np.mean(gaps == 0.0) == pytest.approx(0.75, abs=0.03) and gaps.mean() == pytest.approx(60.0, rel=0.15)
+    assert {(job.partition, job.movable) for job in owner.jobs} == {("owner", False)}
+    assert np.median([job.ideal_s for job in owner.jobs]) == pytest.approx(600.0, rel=0.05)
+    guest = generate(spec._replace(movable=0.6, partition="guest", log_normal=long, cap_s=7200.0))
+    assert np.mean([job.movable for job in guest.jobs]) == pytest.approx(0.6, abs=0.03)
+    drawn_s = np.mean([job.ideal_s for job in guest.jobs])
+    assert drawn_s == pytest.approx(long.mean_s(7200.0), rel=0.05)
+    both = side_by_side([owner, guest])
+    assert [job.submit_s for job in both.jobs] == sorted(job.submit_s for job in both.jobs)
+    assert len({job.job_id for job in both.jobs}) == 8000
+
+
 def test_locality_penalties_per_class() -> None:
     jobs = generate(TraceSpec(jobs=200, locality_penalties={"A": 1.4})).jobs
     assert {(job.sensitivity, job.locality_penalty) for job in jobs} == {("A", 1.4), ("B", None), ("C", None)}
@@ -180,6 +199,10 @@ def test_locality_penalties_per_class() -> None:
         ({"run_times": (RunTimeRange(1.0, 5.0, 5.0),)}, "run times from 5 to 5 s must rise"),
         ({"run_times": ()}, "run times: shares"),
         ({"users": 0}, "users 0 must be"),
+        ({"burst": 0.5}, "jobs of a burst 0.5 must be"),
+        ({"movable": 1.5}, "share of movable jobs 1.5 must be"),
+        ({"log_normal": LogNormal(0.0, 1.0)}, "median run time in s 0 must be"),
+        ({"log_normal": LogNormal(60.0, math.nan)}, "sigma of run times nan must be"),
     ],
 )
 def test_values_out_of_range(change: dict[str, Any], reason: str) -> None:

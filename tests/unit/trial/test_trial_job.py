@@ -31,8 +31,9 @@ def start(folder: Path) -> Iterator[Start]:
     """Start job 7: `start(work=30, gpus="0,1")`, or with `shown` as scontrol shows a job on several nodes."""
     begun = []
 
-    def run(gpus: str = "0", shown: str = "", **given: object) -> subprocess.Popen[bytes]:
+    def run(gpus: str = "0", shown: str = "", restarts: int = 0, **given: object) -> subprocess.Popen[bytes]:
         values = {"number": 7, "work": 30, "limit": 6000, "penalty": 1.5, "column": 3, "cost": 0, "folder": folder}
+        values |= {"every": 0, "again": 0}
         lines = [f"{name}='{value}'" for name, value in (values | given).items()]
         script = folder / "script"
         script.write_text("\n".join([*lines, f". {files('slurm_pal.trial') / 'job.sh'}", ""]))
@@ -42,6 +43,7 @@ def start(folder: Path) -> Iterator[Start]:
         env = {
             "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1",
             "SLURM_JOB_NUM_NODES": "2" if shown else "1", "SLURM_JOB_GPUS": gpus, "SLURM_PAL_ACK": str(folder / "ack"),
+            "SLURM_RESTART_COUNT": str(restarts),
         }  # fmt: skip
         begun.append(subprocess.Popen(["sh", str(script)], env=env, start_new_session=True))
         return begun[-1]
@@ -115,6 +117,30 @@ def test_a_checkpoint_is_written_and_taken_up(folder: Path, start: Start) -> Non
     left = 113 - 113 * share // 1_000_000
     assert int(ended[1]) - max(int(again[1]), saved + 80) >= left  # the cost of the move passes first
     assert int(ended[1]) >= saved + 80 + left
+
+
+def test_what_it_saves_by_itself_is_whole_steps_and_a_restart_takes_its_time(folder: Path, start: Start) -> None:
+    first = start(work=200, every=30, gpus="0", column=6)
+    wait_for(folder / "jobs" / "7")
+    time.sleep(0.8)
+    os.killpg(first.pid, signal.SIGTERM)
+    assert first.wait() == 143
+    share = int((folder / "saved" / "7").read_text().split()[0])
+    begun, stopped = noted(folder)
+    total = 198  # a step is 30 of them
+    ran = int(stopped[1]) - int(begun[1])
+    assert share == ran // 30 * 30 * 1_000_000 // total > 0
+    assert start(work=200, every=30, again=40, column=6, restarts=1).wait() == 0
+    again, ended = noted(folder)[2:]
+    assert int(ended[1]) - int(again[1]) >= 40 + total - total * share // 1_000_000
+
+
+def test_a_job_that_saves_nothing_starts_from_the_top(folder: Path, start: Start) -> None:
+    first = start(work=100)
+    wait_for(folder / "jobs" / "7")
+    time.sleep(0.3)
+    os.killpg(first.pid, signal.SIGTERM)
+    assert first.wait() == 143 and not (folder / "saved" / "7").exists()
 
 
 def test_a_second_checkpoint_counts_from_the_first(folder: Path, start: Start) -> None:

@@ -91,7 +91,7 @@ def test_too_much_for_a_lab(count: int, lab_s: float, said: str) -> None:
 def conf_of(given: Mapping[str, str], compress: float = 60.0) -> tuple[dict[str, str], scaling.Scheduler]:
     """The lab's slurm.conf as pairs, and what was said."""
     found = scaling.scheduler(given, compress)
-    spec = LabSpec(LabDirectory("/l"), 2, 4, 8, 8000, "me", 15000, (22, 5), False, found.edits)
+    spec = LabSpec(LabDirectory("/l"), 2, 4, 8, 8000, "me", 15000, (22, 5), False, conf_edits=found.edits)
     lines = [line.partition("=") for line in config_files(spec)["slurm.conf"].splitlines()]
     return {name: value for name, sign, value in lines if sign}, found
 

@@ -39,7 +39,7 @@ def done(number: int, submit_s: float, jct_s: float, moves: int = 0, end: str = 
 def test_a_job_is_read_back() -> None:
     lines = ["start 10000 1.120000 n1:0,2", "stop 11000", "start 11300 1.500000 n0:0-3+n2:1", "end 14000"]
     found = ran(3, lines, submit_s=20.0, boot_s=75.0, compress=60.0)
-    assert found == RanJob(3, 1200.0, 1500.0, 3900.0, "n0:0-3+n2:1", 1.5, 1, "COMPLETED")
+    assert found == RanJob(3, 1200.0, 1500.0, 3900.0, "n0:0-3+n2:1", 1.5, 1, "COMPLETED", 2220.0)
 
 
 @pytest.mark.parametrize(("last", "end"), [("timeout 14000", "TIMEOUT"), ("stop 14000", "LOST"), ("", "LOST")])
