@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,7 +87,8 @@ def test_the_owner_keeps_what_it_uses_and_waits_for(
     assert 0 <= left <= total
     assert left == 0 or total - left >= max(used + waiting, predicted or 0) - 1e-6
     assert left <= loan_order(total, used, waiting, predicted, 0.0)
-    assert left == 0 or total - left <= math.ceil(max(used + waiting, predicted or 0) + headroom * total)
+    most = max(used + waiting, predicted or 0) + 1 + headroom * total + 0.5  # a whole node more, half of one
+    assert left == 0 or total - left <= most + 1e-6
 
 
 @given(
