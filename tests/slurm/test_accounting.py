@@ -46,6 +46,10 @@ nodes = "ALL"
 nodes = "n[2-3]"
 tier = 10
 allow_qos = "owner"
+
+[partitions.waits]
+nodes = "ALL"
+state = "down"
 """
 
 
@@ -409,7 +413,7 @@ class Lender:
 
     def __init__(self, lab: Lab, state: Path) -> None:
         self.path = state / "rebalance.db"
-        loan = {"OWNERS": "owner", "GUEST": "gpu", "HEADROOM": "0", "INTERVAL_S": "3600"}
+        loan = {"OWNERS": "owner", "GUEST": "gpu", "WAITS": "waits", "HEADROOM": "0", "INTERVAL_S": "3600"}
         paths = {"STATE_DIR": state, "SNAPSHOT": state / "snapshot", "TABLE": state / "table", "GPUS": state / "gpus"}
         self.env = lab.environ() | {f"SLURM_PAL_LOAN_{name}": text for name, text in loan.items()}
         self.env |= {f"SLURM_PAL_PATHS_{name}": str(path) for name, path in paths.items()}
