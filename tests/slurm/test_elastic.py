@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -276,7 +277,8 @@ def test_a_companion_on_a_node_that_goes_down_no_longer_counts(user: User, lent:
     slurmd = next(process.pid for process in read_pids(lent.directory.pids) if process.name == "slurmd-n2")
     on_node = [process.pid for process in find_steps(lent.directory) if is_of(process, job)]
     for pid in [slurmd, *on_node]:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended with its parent, or by itself
+            os.kill(pid, signal.SIGKILL)
     user.until_size(base, 2)  # by its silence, before Slurm notices anything
     assert user.state(job) == "RUNNING"
     user.run("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
