@@ -16,6 +16,8 @@ from slurm_pal.submit.script import Script, from_file, from_stdin, scan
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slurm_pal.base.config import Config
     from slurm_pal.submit.asked import Asked
     from slurm_pal.submit.elastic import Elastic
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 REFUSALS = (
     b"node configuration", b"node name", b"ode count", b"eature specification", b"unrecognized option",
-    b"is ambiguous", b"partition configuration", b"CPU count", b"processors requested",
+    b"is ambiguous", b"artition", b"CPU count", b"processors requested",
 )  # fmt: skip
 """What sbatch prints if our words may be the cause: then plain sbatch is run. Never after a
 time-out or a lost connection, since the job may have been accepted."""
@@ -80,6 +82,16 @@ class _NotTwice(PalError):
     """The script can be read only once, and sbatch must read it."""
 
 
+def _words(line: CommandLine, added: Sequence[str] = ()) -> list[str]:
+    return ["sbatch", *line.before, *added, *line.after]
+
+
+def _both(config: Config) -> str:
+    """The partitions of a guest where guests have one more to wait in, else ""."""
+    guest, waits = config.text("loan", "guest"), config.text("loan", "waits")
+    return f"{guest},{waits}" if guest and waits else ""
+
+
 class Submission:
     """One command line on its way to sbatch."""
 
@@ -87,12 +99,16 @@ class Submission:
         self._path, self._line, self._choice, self._asked = path, line, chosen, asked
         self._stdin: int | None = None  # a copy for sbatch, if we had to read its stdin
         self._offset: int | None = None  # the position of its stdin
-        self._plain = ["sbatch", *line.before, *line.after]
+        self._partitions = ""  # of a guest: both that it waits in
         self._warnings: list[str] = []
         self._wrapper = ""  # the file that sbatch gets instead of the script
         self._script: Script | None = None
         self._elastic: Elastic | None = None
         self._again_line = line  # if sbatch refuses the words that we add
+
+    @property
+    def _plain(self) -> list[str]:
+        return _words(self._sheltered(self._line))
 
     def run(self) -> int:
         """Decide and submit; the exit code."""
@@ -196,8 +212,8 @@ class Submission:
         from slurm_pal.submit.planner import plan, prepare
 
         planned = plan(
-            self._line, self._choice, script, config, known, self._warnings, moves, sent, self._asked,
-            elastic=self._elastic,
+            self._line, self._choice, script, config, known, self._warnings, moves, self._sheltered(sent),
+            self._asked, elastic=self._elastic,
         )  # fmt: skip
         planned.made["observed_s"] = seconds
         if self._elastic:
@@ -228,19 +244,20 @@ class Submission:
 
     def _shelter(self, script: Script | None, config: Config) -> None:
         """A guest waits in loan.waits, too, which is down: Slurm refuses jobs that no open node fits."""
-        guest, waits = config.text("loan", "guest"), config.text("loan", "waits")
-        if not (guest and waits) or self._line.hetjob or (script and script.hetjob):
+        guest, both = config.text("loan", "guest"), _both(config)
+        if not both or self._line.hetjob or (script and script.hetjob):
             return
         from slurm_pal.decide.request import Conflict
         from slurm_pal.submit.options import merge
 
         with suppress(Conflict, UsageError):
             if merge(self._line, os.environ, script).get("partition") == guest:
-                both = f"{guest},{waits}"
-                before = (*argv_module.without(self._line.before, "partition", _SiteOptions()), f"--partition={both}")
-                options = (*(one for one in self._line.options if one[0] != "partition"), ("partition", both))
-                self._line = self._line._replace(before=before, options=options)
-                self._plain = ["sbatch", *self._line.before, *self._line.after]
+                self._partitions = both
+
+    def _sheltered(self, line: CommandLine) -> CommandLine:
+        """The command line for sbatch, whose last --partition counts."""
+        added = [f"--partition={self._partitions}"] if self._partitions else []
+        return line._replace(before=(*line.before, *added))
 
     def _grow(self, script: Script | None, config: Config) -> None:
         """Whether the job is elastic: then the number of its nodes is as good as typed by the user.
@@ -252,12 +269,12 @@ class Submission:
         from slurm_pal.submit import elastic
 
         try:
-            guest, waits = config.text("loan", "guest"), config.text("loan", "waits")
-            guest = f"{guest},{waits}" if guest and waits else guest
+            guest = config.text("loan", "guest")
             wanted = elastic.asked(self._choice, os.environ, script, guest)
             if wanted is not None:
+                if wanted.partition == guest:
+                    wanted = wanted._replace(partition=_both(config) or guest)
                 self._elastic, self._line = elastic.checked(wanted, self._line, os.environ, script)
-                self._plain = ["sbatch", *self._line.before, *self._line.after]
         except UsageError as error:
             raise _Typo(str(error)) from None
 
@@ -375,11 +392,11 @@ class Submission:
 
             for text in show.lines(planned.made):
                 warn(text)
-        careful = planned.words != self._plain
+        careful = planned.words != _words(self._line)
         ended = self._run(planned, planned.words, careful)
         if ended.job_id is None:
             self._forget(planned)
-            words = ["sbatch", *self._again_line.before, *planned.word, *self._again_line.after]
+            words = _words(self._again_line, planned.word)
             ours = careful and planned.words != words and any(text in ended.held for text in REFUSALS)
             if ours and ended.status > 0:
                 return self._again(planned, words)

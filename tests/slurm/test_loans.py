@@ -369,6 +369,8 @@ def test_what_slurm_refuses_while_nodes_are_closed_and_takes_with_a_partition_to
         assert code == 0, number
         waiting.append(int(number))
     waiting.append(site.palsub("-p", "guest", "-N", "4", "--gres=gpu:1", script="#!/bin/sh\nsleep 300\n"))
+    site.user["SLURM_PAL_LOAN_WAITS"] = "nosuch"
+    site.running(site.palsub("-p", "guest", "--gres=gpu:1"))  # not refused with a partition that is not there
     time.sleep(3.0)  # passes of the scheduler
     jobs = site.client.jobs_of(waiting)
     assert all(job.state == "PENDING" and not job.held for job in jobs.values()), jobs

@@ -566,6 +566,24 @@ def test_a_users_own_comment_stays_and_the_watcher_takes_the_list_back(scored: S
     assert b"taken back by the watcher" in done.stderr and b"neither a daemon" not in done.stderr
 
 
+@pytest.mark.parametrize("elastic", [(), ("--pal-elastic=1:1",)])
+def test_a_guest_is_not_refused_because_slurm_does_not_know_where_it_is_to_wait(
+    elastic: tuple[str, ...], scored: Site
+) -> None:
+    """loan.waits is the site's mistake, and not the user's."""
+    scored.env |= {"SLURM_PAL_LOAN_GUEST": "guest", "SLURM_PAL_LOAN_WAITS": "nosuch"}
+    scored.sbatch(
+        '#!/bin/sh\necho "$*" >> tries\n'
+        'case "$*" in *nosuch*) echo "sbatch: error: invalid partition specified: nosuch" >&2; exit 1;; esac\n'
+        "echo Submitted batch job 7\n"
+    )
+    done = scored.run([*PALSUB, *elastic, "-p", "guest", "--gres=gpu:1", "job.sh"], stdin=subprocess.DEVNULL)
+    assert done.returncode == 0 and b"sbatch refused the words added by palsub" in done.stderr
+    first, second = (scored.root / "tries").read_text().splitlines()
+    assert first.startswith("-p guest --gres=gpu:1 ") and " --partition=guest,nosuch " in first
+    assert second.startswith("-p guest --gres=gpu:1 ") and "nosuch" not in second
+
+
 def test_a_job_that_was_refused_with_our_words_bears_the_word_by_which_a_tick_knows_it(scored: Site) -> None:
     beat = {"schema": "pal.heartbeat/1", "at_s": time.time(), "clears_leases": True}
     (scored.root / "snapshot.heartbeat").write_text(json.dumps(beat))
