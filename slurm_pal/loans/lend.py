@@ -124,10 +124,10 @@ def lend(overview: Overview, terms: LoanTerms, known: LoanMemory, moving: MoveSe
     opened, given, why = set(site.opened), None, ""
     guests = _guests(site, known, moving, terms, now_s)
     # A guest on a closed node keeps it from its owner as one on an open node does.
-    held = [name for name in _held(site, guests) if name not in opened]
-    excess = len(opened) + len(held) - allowed
+    taken = [name for name in _taken(site, guests) if name not in opened]
+    excess = len(opened) + len(taken) - allowed
     if excess > 0 and (due or site.waiting):
-        loaned = [name for name in site.owned if name in opened or name in held]
+        loaned = [name for name in site.owned if name in opened or name in taken]
         ones = [guest for guest, _ in guests.values()]
         stay = {name for name in loaned if not site.waiting or name in _fresh(site, terms, now_s)}
         closed = _given(site, overview.nodes, opened, loaned, ones, excess, stay).nodes
@@ -135,7 +135,7 @@ def lend(overview: Overview, terms: LoanTerms, known: LoanMemory, moving: MoveSe
         given = reclaim(closed, ones, _to_empty(site, ones, closed, total - loan_order(total, 0, 0, 0, terms.headroom)))
         why = f"owners wait for {site.waiting}" if site.waiting and not due else "owners need more"
     elif due and excess <= 0:
-        more = _next(site, overview.nodes, opened, held, -excess)
+        more = _next(site, overview.nodes, opened, taken, -excess)
         opened |= {*more}
         why = "owners need less" if more else ""
     opened |= {*_listed_all_the_same(site, overview.nodes, opened)}
@@ -249,14 +249,12 @@ def _sorted(names: Iterable[str], order: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in order if name in wanted)
 
 
-def _next(site: _Site, nodes: Sequence[Node], opened: set[str], held: Sequence[str], count: int) -> list[str]:
-    """The nodes to open next: those that guests hold already, then idle ones that Slurm gives to owners last."""
+def _next(site: _Site, nodes: Sequence[Node], opened: set[str], taken: Sequence[str], count: int) -> list[str]:
+    """The nodes to open next: those that guests have already, then idle ones that Slurm gives to owners last."""
     weights = {node.name: (node.weight, place) for place, node in enumerate(nodes)}
     closed = [name for name in site.owned if name in site.own and name not in opened and name not in site.used]
-    ranked = sorted(closed, key=lambda name: (name not in held, tuple(-k for k in weights[name])))
-    # What guests hold counts as lent already.
-    first = [name for name in ranked if name in held]
-    return [*first, *[name for name in ranked if name not in held][:count]]
+    ranked = sorted(closed, key=lambda name: (name not in taken, tuple(-k for k in weights[name])))
+    return ranked[: count + sum(name in taken for name in ranked)]  # what guests have counts as lent already
 
 
 def _to_empty(site: _Site, guests: Sequence[Guest], closed: Sequence[str], reserve: int) -> int:
@@ -407,7 +405,7 @@ def leaver_of(job: SlurmJob, moving: MoveSettings, terms: LoanTerms, now_s: floa
     return Leaver(job, facts.checkpoint, lost_s, (terms.restart_s + lost_s) * gpus, ran_s)
 
 
-def _held(site: _Site, guests: Mapping[int, tuple[Guest, Leaver]]) -> list[str]:
+def _taken(site: _Site, guests: Mapping[int, tuple[Guest, Leaver]]) -> list[str]:
     """Nodes of owners where guests run that do not leave yet, and no job of an owner."""
     on = {name for guest, _ in guests.values() for name in guest.nodes}
     return [name for name in site.owned if name in on and name not in site.used]

@@ -10,17 +10,15 @@ guests leave, all the time. The daemon is killed, half of the time at a random m
 written its journal or logged a chosen step, and started again; during every second 25 kills a lease guard watches.
 Now and then slurmctld reads slurm.conf anew. In the end it runs undisturbed, gets a SIGTERM, and `--withdraw` follows.
 
-Prints a table and one JSON object; `violations` must be 0, which the exit status shows.
+Prints one JSON object; `violations` must be 0, which the exit status shows.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -29,7 +27,6 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from typing import Any
 
 sys.path.insert(0, os.path.dirname(__file__))
 
@@ -248,8 +245,7 @@ def check_reclaims(moves: list[Move], watch: Watch, site: Site, findings: kills.
             if not move.outcome:
                 findings.add(f"reclaim {move.move_id} of job {move.job_id} is open in step {move.step}")
             ours[move.job_id] += any(step == "requeueing" for step, _ in journal.steps_of(move.move_id))
-    found = Counter({"ours": sum(ours.values()), "all": sum(watch.restarts.values())})
-    return found
+    return Counter({"ours": sum(ours.values()), "all": sum(watch.restarts.values())})
 
 
 def check_waits(watch: Watch, crowd: Crowd, findings: kills.Findings) -> list[float]:
@@ -352,24 +348,11 @@ def main() -> None:
     file = f"{path}.toml"
     with open(file, "w", encoding="utf-8") as stream:
         stream.write(PARTITIONS.format(theirs=fold(node_names(args.nodes)[OWN_NODES:])))
-    found: dict[str, Any] = {"violations": 1}
-    lab = Lab.up(path, nodes=args.nodes, gpus=kills.GPUS_PER_NODE, seed=args.seed, partitions=file)
     try:
-        os.environ.update(lab.environ())
-        found = play(lab, args)
+        lab = Lab.up(path, nodes=args.nodes, gpus=kills.GPUS_PER_NODE, seed=args.seed, partitions=file)
     finally:
-        lab.down(keep=True)
         os.unlink(file)
-        if found["violations"]:
-            print(f"see {path}", file=sys.stderr)
-        else:
-            shutil.rmtree(path)
-            if not args.dir:
-                os.rmdir(os.path.dirname(path))
-    for name, value in found.items():
-        print(f"{name:28} {value}", file=sys.stderr)
-    print(json.dumps(found))
-    sys.exit(bool(found["violations"]))
+    kills.play_in(lab, args, play)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_pal.base.errors import SlurmError
@@ -586,19 +586,12 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
     }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--nodes", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--numbers", type=int, default=80, help="that a job counts to, on average")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="of jobs; without `checkpoint` all end soon")
-    parser.add_argument("--partitions", action="store_true", help="two of them, shared out by the tick")
-    parser.add_argument("--dir", help="of the lab; it is left with all logs where something went wrong")
-    args = parser.parse_args()
-    path = args.dir or os.path.join(tempfile.mkdtemp(prefix="pal"), "lab")
-    lab = Lab.up(path, nodes=args.nodes, gpus=GPUS_PER_NODE, seed=args.seed)
-    found: dict[str, object] = {"violations": 1}
+def play_in(
+    lab: Lab, args: argparse.Namespace, play: Callable[[Lab, argparse.Namespace], Mapping[str, object]]
+) -> None:
+    """Play in a lab that ends, print what was found, and exit; its directory stays where something went wrong."""
+    path = lab.directory.path
+    found: Mapping[str, object] = {"violations": 1}
     try:
         os.environ.update(lab.environ())
         found = play(lab, args)
@@ -612,6 +605,20 @@ def main() -> None:
                 os.rmdir(os.path.dirname(path))
     print(json.dumps(found))
     sys.exit(bool(found["violations"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--numbers", type=int, default=80, help="that a job counts to, on average")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of jobs; without `checkpoint` all end soon")
+    parser.add_argument("--partitions", action="store_true", help="two of them, shared out by the tick")
+    parser.add_argument("--dir", help="of the lab; it is left with all logs where something went wrong")
+    args = parser.parse_args()
+    path = args.dir or os.path.join(tempfile.mkdtemp(prefix="pal"), "lab")
+    play_in(Lab.up(path, nodes=args.nodes, gpus=GPUS_PER_NODE, seed=args.seed), args, play)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from slurm_pal.base.errors import MissingPackageError, UsageError
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.programs import account_name, find_programs
+from slurm_pal.slurm.cli import CliClient
+
+from .open_python import USERS, OpenPython, open_python
 
 
 def skip_without_slurm(accounting: bool = False) -> None:
@@ -37,12 +41,37 @@ def short_directory() -> Iterator[str]:
         shutil.rmtree(path)
 
 
+@contextlib.contextmanager
+def client_of_lab(edits: Sequence[tuple[str, str]]) -> Iterator[CliClient]:
+    """Slurm of a lab of 4 nodes x 4 GPUs with this slurm.conf; it is what this process's environment means."""
+    skip_without_slurm()
+    with (
+        short_directory() as path,
+        Lab.up(path, nodes=4, gpus=4, seed=1, conf_edits=edits) as lab,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in lab.variables().items():
+            patch.setenv(name, value)
+        yield CliClient(conf=lab.variables()["SLURM_CONF"])
+
+
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     """A running lab of 4 nodes x 4 GPUs; use `lab.environ()` for the environment of subprocesses."""
     skip_without_slurm()
     with short_directory() as path, Lab.up(path, nodes=4, gpus=4, seed=1) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[OpenPython]:
+    """A Python that all users can run."""
+    path = tempfile.mkdtemp(prefix="palp")
+    try:
+        os.chmod(path, 0o755)
+        yield open_python(path, *pwd.getpwnam(USERS[0])[2:4])
+    finally:
+        shutil.rmtree(path)
 
 
 @pytest.fixture

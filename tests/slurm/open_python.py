@@ -15,6 +15,7 @@ import sysconfig
 from collections.abc import Sequence
 from typing import NamedTuple
 
+USERS = "games", "news"  # every Debian has these accounts; neither needs a shell
 PACKAGES = "slurm_pal", "click", "ClusterShell", "kmeans1d", "numpy", "numpy.libs"
 UNUSED = shutil.ignore_patterns(
     "site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "tkinter", "turtledemo", "ensurepip",

@@ -27,9 +27,9 @@ from slurm_pal.tick.role import COMMENT, FEATURES, OTHERS, OWN, PLACES, WAIT, WE
 
 from . import queue_of
 from .conftest import short_directory, skip_without_slurm
-from .open_python import OpenPython, open_python
+from .open_python import OpenPython
 from .test_lab import PAL_LAB, USER, assert_nothing_left, kill, run, wait_until
-from .test_users import USERS, Site, User, files_of, moved, pair
+from .test_users import Site, User, files_of, moved, pair
 
 pytestmark = pytest.mark.real_slurm
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
@@ -194,16 +194,6 @@ def test_a_site_is_simulated_from_the_history_made_here(centre: Lab, client: Cli
 
 
 # -- operators -------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def python() -> Iterator[OpenPython]:
-    path = tempfile.mkdtemp(prefix="palp")
-    try:
-        os.chmod(path, 0o755)
-        yield open_python(path, *pwd.getpwnam(USERS[0])[2:4])
-    finally:
-        shutil.rmtree(path)
 
 
 @pytest.fixture

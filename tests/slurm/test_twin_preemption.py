@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.twin.client import VirtualClient
 from slurm_pal.twin.virtual_slurm import VirtualSlurm
 
 from ..doubles.twin_pairs import virtual, words_of
 from . import queue_of
-from .conftest import short_directory, skip_without_slurm
+from .conftest import client_of_lab
 
 pytestmark = pytest.mark.real_slurm
 
@@ -56,15 +55,8 @@ CASES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[CliClient]:
-    skip_without_slurm()
-    with (
-        short_directory() as path,
-        Lab.up(path, nodes=4, gpus=4, seed=1, conf_edits=EDITS) as lab,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name, value in lab.variables().items():
-            patch.setenv(name, value)
-        yield CliClient(conf=lab.variables()["SLURM_CONF"])
+    with client_of_lab(EDITS) as made:
+        yield made
 
 
 class Both:

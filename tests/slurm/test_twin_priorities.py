@@ -10,13 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from slurm_pal.base.errors import SlurmError
-from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.twin.client import VirtualClient
 from slurm_pal.twin.virtual_slurm import VirtualSlurm
 
 from ..doubles.twin_pairs import EVERY_S, Jobs, virtual, words_of
-from .conftest import short_directory, skip_without_slurm
+from .conftest import client_of_lab
 from .test_twin_starts import same_starts
 
 pytestmark = pytest.mark.real_slurm
@@ -53,15 +52,8 @@ JOBS: Jobs = (
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[CliClient]:
-    skip_without_slurm()
-    with (
-        short_directory() as path,
-        Lab.up(path, nodes=4, gpus=4, seed=1, conf_edits=EDITS) as lab,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name, value in lab.variables().items():
-            patch.setenv(name, value)
-        yield CliClient(conf=lab.variables()["SLURM_CONF"])
+    with client_of_lab(EDITS) as made:
+        yield made
 
 
 def test_priorities_and_tiers_and_cpus_decide_as_on_a_real_slurmctld(client: CliClient) -> None:

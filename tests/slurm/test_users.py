@@ -24,7 +24,7 @@ from slurm_pal.store import snapshot
 from slurm_pal.store.snapshot import GpuScore
 
 from . import queue_of
-from .open_python import OpenPython, open_python
+from .open_python import USERS, OpenPython
 
 pytestmark = [
     pytest.mark.real_slurm,
@@ -34,7 +34,6 @@ pytestmark = [
 ]
 
 PATIENCE_S = 40.0
-USERS = "games", "news"  # every Debian has these accounts; neither needs a shell
 NODES, GPUS = 4, 4
 LOOP = "#!/bin/sh\nsleep 200\n"
 SETTINGS = """[paths]
@@ -148,17 +147,6 @@ class Site:
 
     def running(self, *numbers: int) -> list[SlurmJob]:
         return [self.until(number, lambda job: job.state == "RUNNING") for number in numbers]
-
-
-@pytest.fixture(scope="module")
-def python() -> Iterator[OpenPython]:
-    """A Python that both users can run."""
-    path = tempfile.mkdtemp(prefix="palp")
-    try:
-        os.chmod(path, 0o755)
-        yield open_python(path, *pwd.getpwnam(USERS[0])[2:4])
-    finally:
-        shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.jobs import SlurmJob
@@ -22,7 +21,7 @@ from slurm_pal.moves.steps import LATER, Act, Order, act
 from ...doubles.fake_partitions import PartedSlurm
 from ...doubles.trials import trials
 from . import test_mover
-from .test_mover import FAULTS, LIMITS, MOVE, ORDERS, PENDING, SCRIPT, START_S, interfere
+from .test_mover import FAULTS, LIMITS, MOVE, ORDERS, PENDING, SCRIPT, START_S, Storm, interfere, ride_out, storms
 
 OWN, OLD = "slow,fast,other", "slow,other"
 PARTS = {"slow": ["n0"], "fast": ["n1"], "other": ["n2"]}
@@ -194,31 +193,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
 
 
 @trials(300)
-@given(
-    st.integers(0, 13), st.booleans(), st.booleans(), st.integers(0, 3), st.sampled_from([0.1, 0.4, 2.0]),
-    st.lists(st.tuples(st.integers(0, 25), st.sampled_from([*ORDERS, *PARTING, *FAULTS])), max_size=4),
-)  # fmt: skip
-def test_whatever_happens_no_job_is_lost_held_or_pinned(
-    folders: Callable[[], Path], crash_at: int, crash_after: bool, checkpoint: bool, completing: int, dt_s: float,
-    events: list[tuple[int, str]],
-) -> None:  # fmt: skip
-    site = Site(folders(), completing)
-    with contextlib.closing(site):
-        number = site.submit("--gres=gpu:1", f"--partition={OWN}")
-        site.crash_at, site.crash_after = crash_at, crash_after
-        done: set[str] = set()
-        with site.surviving():
-            site.start(number, checkpoint=checkpoint)
-        for look in range(26):
-            site.now_s += dt_s
-            done |= {what for at, what in events if at == look and meddle(site, number, what)}
-            with site.surviving():
-                site.mover.step(site.now_s)
-        site.restart()
-        site.run()
-        for _ in range(completing):
-            site.client.jobs()
-        check(site, number, done)
+@given(storms(13, *ORDERS, *PARTING, *FAULTS))
+def test_whatever_happens_no_job_is_lost_held_or_pinned(folders: Callable[[], Path], storm: Storm) -> None:
+    with contextlib.closing(Site(folders(), storm.completing)) as site:
+        check(site, *ride_out(site, storm, meddle, f"--partition={OWN}"))
 
 
 def test_while_slurm_refuses_nothing_is_forgotten(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.jobs import SlurmJob
@@ -22,7 +21,21 @@ from slurm_pal.slurm.fake import REQUEUE_DELAY_S
 
 from ...doubles.trials import trials
 from . import test_mover
-from .test_mover import ACKED, FAULTS, HELD, JOB, LIMITS, MOVE, ORDERS, PENDING, START_S, interfere
+from .test_mover import (
+    ACKED,
+    FAULTS,
+    HELD,
+    JOB,
+    LIMITS,
+    MOVE,
+    ORDERS,
+    PENDING,
+    START_S,
+    Storm,
+    interfere,
+    ride_out,
+    storms,
+)  # fmt: skip
 
 LEAVING = MOVE._replace(owners="owner", target=(), target_gpus="", gain_s=0.0, cost_s=0.0, ack="0.0")
 NOW = {"StartTime": "now"}
@@ -217,28 +230,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
 
 
 @trials(300)
-@given(
-    st.integers(0, 12), st.booleans(), st.booleans(), st.integers(0, 3), st.sampled_from([0.1, 0.4, 2.0]),
-    st.lists(st.tuples(st.integers(0, 25), st.sampled_from([*ORDERS, *FAULTS])), max_size=4),
-)  # fmt: skip
-def test_whatever_happens_no_job_is_lost_or_held(
-    folders: Callable[[], Path], crash_at: int, crash_after: bool, checkpoint: bool, completing: int, dt_s: float,
-    events: list[tuple[int, str]],
-) -> None:  # fmt: skip
-    site = Site(folders(), completing)
-    with contextlib.closing(site):
-        number = site.submit("--gres=gpu:1")
-        site.crash_at, site.crash_after = crash_at, crash_after
-        done: set[str] = set()
-        with site.surviving():
-            site.start(number, checkpoint=checkpoint)
-        for look in range(26):
-            site.now_s += dt_s
-            done |= {what for at, what in events if at == look and interfere(site, number, what)}
-            with site.surviving():
-                site.mover.step(site.now_s)
-        site.restart()
-        site.run()
-        for _ in range(completing):
-            site.client.jobs()
-        check(site, number, done)
+@given(storms(12, *ORDERS, *FAULTS))
+def test_whatever_happens_no_job_is_lost_or_held(folders: Callable[[], Path], storm: Storm) -> None:
+    with contextlib.closing(Site(folders(), storm.completing)) as site:
+        check(site, *ride_out(site, storm, interfere))

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -588,32 +589,48 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     return lambda: tmp_path_factory.mktemp(f"m{next(numbers)}")
 
 
-@trials(300)
-@given(
-    st.integers(0, 12), st.booleans(), st.booleans(), st.integers(0, 3), st.sampled_from([0.1, 0.4, 2.0]),
-    st.lists(st.tuples(st.integers(0, 25), st.sampled_from([*ORDERS, *FAULTS])), max_size=4),
-)  # fmt: skip
-def test_whatever_happens_no_job_is_lost_held_or_pinned(
-    folders: Callable[[], Path], crash_at: int, crash_after: bool, checkpoint: bool, completing: int, dt_s: float,
-    events: list[tuple[int, str]],
-) -> None:  # fmt: skip
-    site = Site(folders(), completing)
-    with contextlib.closing(site):
-        number = site.submit("--gres=gpu:1")
-        site.crash_at, site.crash_after = crash_at, crash_after
-        done: set[str] = set()
+class Storm(NamedTuple):
+    """Where the tick is killed, and what others do meanwhile."""
+
+    crash_at: int
+    crash_after: bool
+    checkpoint: bool
+    completing: int
+    dt_s: float
+    events: list[tuple[int, str]]
+
+
+def storms(crash_at_most: int, *what: str) -> st.SearchStrategy[Storm]:
+    return st.builds(
+        Storm, st.integers(0, crash_at_most), st.booleans(), st.booleans(), st.integers(0, 3),
+        st.sampled_from([0.1, 0.4, 2.0]), st.lists(st.tuples(st.integers(0, 25), st.sampled_from(what)), max_size=4),
+    )  # fmt: skip
+
+
+def ride_out(site: Site, storm: Storm, meddle: Callable[[Site, int, str], bool], *words: str) -> tuple[int, set[str]]:
+    """Move a job through it; the job, and what others have done that Slurm took."""
+    number = site.submit("--gres=gpu:1", *words)
+    site.crash_at, site.crash_after = storm.crash_at, storm.crash_after
+    done: set[str] = set()
+    with site.surviving():
+        site.start(number, checkpoint=storm.checkpoint)
+    for look in range(26):
+        site.now_s += storm.dt_s
+        done |= {what for at, what in storm.events if at == look and meddle(site, number, what)}
         with site.surviving():
-            site.start(number, checkpoint=checkpoint)
-        for look in range(26):
-            site.now_s += dt_s
-            done |= {what for at, what in events if at == look and interfere(site, number, what)}
-            with site.surviving():
-                site.mover.step(site.now_s)
-        site.restart()
-        site.run()
-        for _ in range(completing):  # a run that somebody else has stopped goes on to end
-            site.client.jobs()
-        check(site, number, done)
+            site.mover.step(site.now_s)
+    site.restart()
+    site.run()
+    for _ in range(storm.completing):  # a run that somebody else has stopped goes on to end
+        site.client.jobs()
+    return number, done
+
+
+@trials(300)
+@given(storms(12, *ORDERS, *FAULTS))
+def test_whatever_happens_no_job_is_lost_held_or_pinned(folders: Callable[[], Path], storm: Storm) -> None:
+    with contextlib.closing(Site(folders(), storm.completing)) as site:
+        check(site, *ride_out(site, storm, interfere))
 
 
 # -- a guest that leaves for owners ---------------------------------------------------------------
