@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from slurm_pal.base.errors import NotNowError
+from slurm_pal.base.errors import NotNowError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.slurm.client import SlurmClient
 
@@ -48,6 +48,15 @@ def updated(client: SlurmClient, number: int, **fields: str) -> None:
         except NotNowError:
             assert time.monotonic() < deadline_s
             time.sleep(0.05)
+
+
+def at_once(client: SlurmClient, number: int) -> None:
+    """Spare a requeued job the rest of Slurm's delay; its delay may be over and the job started by now."""
+    try:
+        updated(client, number, StartTime="now")
+    except SlurmError:
+        job = client.job(number)
+        assert job is not None and job.state == "RUNNING", job
 
 
 def emptied(client: SlurmClient) -> None:

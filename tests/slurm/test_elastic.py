@@ -127,7 +127,7 @@ class User:
         """Spare a requeued job Slurm's delay, but for the second in which its new credential would be refused."""
         self.until(lambda: self.state(job) == "PENDING")
         time.sleep(1.1)
-        queue_of.updated(self.client, job, StartTime="now")
+        queue_of.at_once(self.client, job)
 
     def ended(self, base: int, state: str, code: str, killed: bool = False) -> None:
         """The base job has ended so, and nothing is left: no companion, no file, unless a companion was `killed`."""

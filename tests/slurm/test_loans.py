@@ -309,7 +309,7 @@ def test_a_node_that_goes_down_while_it_is_lent(site: Site) -> None:
     site.wait(lambda: all(usable(n.states) for n in site.overview().nodes))
     site.tick(0.0)
     assert site.listed() == ALL
-    site.client.update_job(victim.job_id, StartTime="now")
+    queue_of.at_once(site.client, victim.job_id)
     site.running(victim.job_id, restarts=1)
 
 
