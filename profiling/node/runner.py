@@ -23,6 +23,10 @@ MEDIAN_TO_MEAN = 1.2533  # sqrt(pi / 2): standard error of a median over that of
 
 
 MIN_JUDGED = 3  # blocks: fewer have no spread worth the name
+SCATTER_S = 1.0
+"""Scatter is that of blocks joined to this length, s: under the power cap the clock swings with about this period,
+and a value, the median of many seconds, does not feel it."""
+MIN_JOINED = 5
 GROWTH = 8  # of a trial block: a short one says little of a long one
 
 
@@ -40,7 +44,7 @@ class StopRules(NamedTuple):
     measure_min_s: float = 10.0
     measure_max_s: float = 30.0
     ci_pct: float = 0.1  # wanted 95 % half-width of the median
-    cv_pct: float = 0.5  # above this a run is noisy
+    cv_pct: float = 0.5  # above this scatter a run is noisy
 
 
 DRIFT_PCT = 0.2
@@ -227,6 +231,15 @@ def cv_pct(values: Sequence[float]) -> float:
     return 100.0 * math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)) / mean
 
 
+def joined(values: Sequence[float], block_s: float) -> list[float]:
+    """Means of consecutive blocks (of `block_s` each) that last SCATTER_S together; at least MIN_JOINED where possible.
+
+    What is left over at the end belongs to none.
+    """
+    size = max(1, min(round(SCATTER_S / block_s), len(values) // MIN_JOINED))
+    return [sum(values[at : at + size]) / size for at in range(0, len(values) - size + 1, size)]
+
+
 def summarise(
     times: Sequence[float], n: int, spec: Benchmark, warmup_s: float, steady: bool, stop_reason: str
 ) -> Result:
@@ -238,7 +251,7 @@ def summarise(
         n_blocks=len(times),
         block_s=round(median(times), 6),
         mad=mad(values),
-        cv_pct=cv_pct(values),
+        cv_pct=cv_pct(joined(values, median(times))),
         ci95_pct=half_width_pct(values),
         warmup_s=round(warmup_s, 3),
         steady=steady,

@@ -31,7 +31,7 @@ FLAG_REASONS = {
     "host_noise": "the node's processors were busy, or their time was stolen: run it on an idle node",
     "pcie_link": "its PCIe link has fewer lanes than card and slot could use: reseat it",
     "unsteady": "block times or temperature did not settle during the warm-up",
-    "noisy": f"blocks scatter by more than {limits.BLOCK_CV_PCT:g} %",
+    "noisy": f"blocks of a second scatter by more than {limits.BLOCK_CV_PCT:g} %",
 }
 MIG_ON = "MIG is enabled, and a partition is no whole GPU: switch it off (nvidia-smi -mig 0), or take another GPU"
 NEEDED_SENSORS = ("sm_clk_mhz", "power_w", "temp_c", "reasons")

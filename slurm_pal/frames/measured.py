@@ -47,7 +47,7 @@ RECORDS = (
     Column("mode", CATEGORY, "all GPUs of the node at once, or one by one", ("concurrent", "solo")),
     Column("value", NUMBER, "median over the blocks of the run, in `unit`"),
     Column("unit", CATEGORY, "unit of value; larger is faster, unless it is a time", UNITS),
-    Column("cv_pct", NUMBER, "coefficient of variation of the blocks (%)"),
+    Column("cv_pct", NUMBER, "coefficient of variation of the blocks, joined to a second (%)"),
     Column("ci95_pct", NUMBER, "half width of the 95 % interval of value (%)"),
     Column("blocks", COUNT, "number of blocks"),
     Column("block_s", NUMBER, "length of a block (s)"),

@@ -26,7 +26,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "pcie_link": (NOTICE, "the PCIe link is narrower or slower than it could be"),
     "foreign_process": (NOTICE, "somebody else's process was on the GPU: the run does not count"),
     "host_noise": (NOTICE, "the host was busy with other work"),
-    "noisy": (NOTICE, "its blocks scatter more than 0.5 %"),
+    "noisy": (NOTICE, "its blocks, joined to a second, scatter more than 0.5 %"),
     "unsteady": (NOTICE, "did not come to a steady state"),
     "late": (NOTICE, "running jobs waited for it since its last measurement"),
     "clock_skew": (NOTICE, "the clock of the node was ahead"),

@@ -108,6 +108,24 @@ def test_a_noisy_device_is_measured_for_the_longest_time() -> None:
     assert 30.0 <= found.result.n_blocks * found.result.block_s < 33.0
 
 
+def test_a_clock_that_swings_within_a_second_is_not_noise() -> None:
+    """On an H200 blocks of half a second scattered by .6 %, of a second by .27 %: nothing of it is in the value."""
+    kernel = Scripted(lambda t: LAUNCH_S * (1 + 0.02 * math.cos(2 * math.pi * t)))
+    found = measure(kernel, GEMM, kernel, StopRules(block_s=0.5, slope_pct_per_s=math.inf))
+    assert found.flags == () and found.result.cv_pct <= 0.1
+    assert runner.cv_pct(found.result.samples) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("blocks", "block_s", "left"),
+    [(20, 0.5, 10), (21, 0.5, 10), (10, 0.2, 5), (7, 0.1, 7), (17, 0.75, 17), (3, 0.1, 3)],
+)
+def test_blocks_are_joined_to_a_second_but_not_to_fewer_than_five(blocks: int, block_s: float, left: int) -> None:
+    found = runner.joined([float(n) for n in range(blocks)], block_s)
+    size = blocks // left
+    assert len(found) == left and found[0] == pytest.approx((size - 1) / 2)
+
+
 def test_power_capped_samples_are_not_discarded() -> None:
     # Halfway through, the clock falls by 30 %: the median is that of all blocks.
     kernel = Scripted(lambda t: LAUNCH_S if t < 20.0 else LAUNCH_S / 0.7)

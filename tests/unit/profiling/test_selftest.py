@@ -147,7 +147,7 @@ def test_the_verdict_comes_first(card: Card) -> None:
         ("error", True, "benchmarks gemm_bf16", "has fallen off the bus (Xid 79)"),
         ("mig", True, "device MIG off", "a partition is no whole GPU"),
         ("missing", True, "device listed", "the driver does not list it: no GPU 1; there are 0, 2, 3"),
-        ("noisy", True, "benchmarks gemm_bf16", "blocks scatter by more than 0.5 %"),
+        ("noisy", True, "benchmarks gemm_bf16", "blocks of a second scatter by more than 0.5 %"),
         ("drift", 1.3, "levels gemm_bf16 level", "below what such a card reaches"),
         ("throttle", 1.2, "regime class A under the power cap", "its clock was held back by hw_slowdown"),
         ("thermal", 1.2, "benchmarks gemm_tf32", "check cooling"),
