@@ -17,6 +17,7 @@ from slurm_pal.moves import reclaimed
 from slurm_pal.moves.steps import RUNS_ON
 from slurm_pal.report.move_rows import stamp
 from slurm_pal.report.table import lasting
+from slurm_pal.slurm.parse import NOTHING
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_ENDED, JOB_WAITING
 
 _OF_WORDS = {word: outcome for outcome, word in reclaimed.WORDS.items() if outcome in (
@@ -198,7 +199,8 @@ def _went_on(row: ReclaimRow, job: SlurmJob | None, now_s: float) -> str:
     if job is None or (job.state not in JOB_WAITING and job.start_s < row.made_s):
         return f"it went on on {row.restarted}" if row.restarted else ""
     if job.state in JOB_WAITING:
-        return f"it waits in the queue ({job.reason})"
+        stated = job.reason not in NOTHING  # Slurm has looked at it since
+        return f"it waits in the queue ({job.reason})" if stated else "it waits in the queue"
     nodes, at = fold(job.nodes), moment(job.start_s, now_s)
     if job.state in JOB_ACTIVE:
         return f"it runs on {nodes} since {at}"

@@ -72,6 +72,11 @@ def centre(tmp_path: Path) -> Iterator[Centre]:
         yield Centre(lab, tmp_path)
 
 
+def _no_reason(sentence: str) -> str:
+    """Without the reason for which Slurm lets it wait."""
+    return sentence.rpartition(" (")[0] if sentence.endswith(")") else sentence
+
+
 def test_guests_leave_and_everybody_sees_why(centre: Centre) -> None:
     guests = [centre.guest(f"-w{name}") for name in ("n0", "n1", "n2", "n3")]
     theirs = [centre.guest("-wn6", PINNED), *(centre.guest() for _ in range(3))]
@@ -99,7 +104,8 @@ def test_guests_leave_and_everybody_sees_why(centre: Centre) -> None:
     told = centre.json("explain", str(theirs[0]))
     assert told["taken_off"].startswith(f"Job {theirs[0]} was taken off n6 at ")
     assert told["not_lent"].startswith("n[4-7] belong to partition owner")
-    assert centre.run("pal", "explain", str(theirs[0])).splitlines()[0] == told["taken_off"]
+    first = centre.run("pal", "explain", str(theirs[0])).splitlines()[0]
+    assert _no_reason(first) == _no_reason(told["taken_off"]), "Slurm may have looked at the job in between"
     assert "reclaimed" in jobs[theirs[1]].admin_comment, "its user reads it there"
     assert centre.json("moves")["moves"] == []
     said = centre.run("pal", "doctor")

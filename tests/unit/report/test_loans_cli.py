@@ -282,6 +282,8 @@ def test_a_checkpoint_one_that_never_came_and_a_job_that_is_gone(site: Path, mon
     waits = JOBS[5]._replace(job_id=8)
     monkeypatch.setitem(JOBS, 8, waits)
     assert first(8).endswith("made a checkpoint; it waits in the queue (Resources)")
+    monkeypatch.setitem(JOBS, 8, waits._replace(reason="None"))
+    assert first(8).endswith("made a checkpoint; it waits in the queue")
 
 
 def test_a_job_that_slurm_itself_preempted(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
