@@ -46,19 +46,19 @@ demo: setup  ## A real Slurm with emulated GPUs: sweep, classes, sbatch against 
 tools:  ## Debian packages that only tests need: Lua for the filters, a compiler and valgrind for the plug-in, a browser for the pages, slurmdbd and MariaDB for labs with accounting
 	@etc/install-packages.sh lua5.1 gcc libc6-dev libslurm-dev binutils valgrind chromium slurmdbd mariadb-server-core mariadb-client-core
 
-# Tests on a real Slurm mostly wait for it: they run beside the others, eight files at a time, in a place of their own,
-# and are shown after them. Those that take longest begin first.
+# Tests on a real Slurm mostly wait for it: they run beside lint and the others, eight files at a time, in a place of
+# their own, and are shown after them. Those that take longest begin first.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
-LONGEST := $(patsubst %,tests/slurm/test_%.py,accounting loans sweep_scale sweep_leaves crossing filter rebalance faulty sweep users guard \
-	moves observe counting partitions palsub rebalance_kills)
+LONGEST := $(patsubst %,tests/slurm/test_%.py,accounting loans simulate_site wait kept_ticks twin_priorities sweep_scale sweep_leaves crossing filter \
+	rebalance faulty sweep users guard moves observe counting partitions palsub rebalance_kills)
 # Rooms that decide, each with quick tests of its own: only these run under coverage, which makes tests half as slow again.
 DECIDING := allocation decide partitions pending placement sensitivity
 SHORT := -q -m 'not long'
-test: setup tools  ## Lint, then all tests but long statistics, those on a real Slurm included
-	@$(MAKE) --no-print-directory -j 2 -O rewritten lint
+test: setup tools lint-tools rewritten  ## Lint, then all tests but long statistics, those on a real Slurm included
 	@root=$$(mktemp -d) && chmod 711 $$root && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; \
 	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest $(SHORT) -n 8 --dist loadfile --no-loadscope-reorder -o cache_dir=$(VENV)/slurm-cache \
 	$(LONGEST) $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
+	$(MAKE) --no-print-directory lint || { kill -INT $$slurm; wait $$slurm; exit 1; }; \
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
 	echo "$(BIN)/pytest -q"; $(BIN)/pytest $(SHORT) -n 2 --cov --cov-report= $(DECIDING:%=tests/unit/%); deciding=$$?; \
 	$(BIN)/pytest $(SHORT) -n 3 $(ON_SLURM:%=--ignore=%) $(DECIDING:%=--ignore=tests/unit/%); others=$$?; \
@@ -71,7 +71,7 @@ test: setup tools  ## Lint, then all tests but long statistics, those on a real 
 test-long: setup tools  ## Long statistics and large sizes, which make test leaves out
 	PAL_LONG=1 $(BIN)/pytest -q -n 2 -m 'long or trials' tests/unit tests/reference
 
-# pytest keeps tests with their asserts rewritten beside them. Once for all its workers, while mypy runs on the other core.
+# pytest keeps tests with their asserts rewritten beside them. Once for all its workers.
 rewritten: $(VENV)/installed
 	@$(BIN)/pytest -q --collect-only > /dev/null || true
 
