@@ -54,11 +54,11 @@ LONGEST := $(patsubst %,tests/slurm/test_%.py,accounting loans simulate_site wai
 # Rooms that decide, each with quick tests of its own: only these run under coverage, which makes tests half as slow again.
 DECIDING := allocation decide partitions pending placement sensitivity
 SHORT := -q -m 'not long'
-test: setup tools lint-tools rewritten  ## Lint, then all tests but long statistics, those on a real Slurm included
+test: setup tools lint-tools rewritten  ## Lint, and all tests but long statistics, those on a real Slurm included
 	@root=$$(mktemp -d) && chmod 711 $$root && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; \
 	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest $(SHORT) -n 8 --dist loadfile --no-loadscope-reorder -o cache_dir=$(VENV)/slurm-cache \
 	$(LONGEST) $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
-	$(MAKE) --no-print-directory lint || { kill -INT $$slurm; wait $$slurm; exit 1; }; \
+	$(MAKE) --no-print-directory lint; lint=$$?; \
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
 	echo "$(BIN)/pytest -q"; $(BIN)/pytest $(SHORT) -n 2 --cov --cov-report= $(DECIDING:%=tests/unit/%); deciding=$$?; \
 	$(BIN)/pytest $(SHORT) -n 3 $(ON_SLURM:%=--ignore=%) $(DECIDING:%=--ignore=tests/unit/%); others=$$?; \
@@ -66,7 +66,7 @@ test: setup tools lint-tools rewritten  ## Lint, then all tests but long statist
 	printf 'Lines covered by the tests of their own room, %%:'; for room in $(DECIDING); do \
 	printf ' %s %s' $$room "$$($(BIN)/coverage report --include="slurm_pal/$$room/*" --format=total)"; done; echo; \
 	echo "Left out: long statistics and large sizes; make test-long runs them."; \
-	test $$deciding = 0 -a $$others = 0 -a $$real = 0
+	test $$lint = 0 -a $$deciding = 0 -a $$others = 0 -a $$real = 0
 
 test-long: setup tools  ## Long statistics and large sizes, which make test leaves out
 	PAL_LONG=1 $(BIN)/pytest -q -n 2 -m 'long or trials' tests/unit tests/reference
