@@ -3,6 +3,7 @@
 
 pal-share                      ours, with moves of running jobs
 nonpreemptive-makespan         ours in the tick: no job is ever stopped
+hadar                          in rounds, by prices
 slurm                          a list of all partitions, no moves
 gavel:NAME                     in the published rounds
 gavel:NAME+nonpreemptive       by the same shares jobs wait for some types; no job is ever stopped
@@ -21,12 +22,13 @@ from slurm_pal.allocation.problem import Vector
 from slurm_pal.allocation.steady import NONPREEMPTIVE_MAKESPAN, STEADY
 from slurm_pal.base.errors import UsageError
 from slurm_pal.research import allocation_policies
+from slurm_pal.research.hadar_rounds import HadarRounds
 from slurm_pal.research.unequal import Moment, Policy, pal_share_policy
 from slurm_pal.research.unequal_jobs import UnequalWorkload
 from slurm_pal.research.unequal_queue import Belonging, Listed
 from slurm_pal.research.unequal_rounds import REVIEW_S, Rounds
 
-OURS, SLURM = "pal-share", "slurm"
+OURS, SLURM, HADAR = "pal-share", "slurm", "hadar"
 NO_MOVES = "+nonpreemptive"
 """Suffix of a name: no running job is stopped."""
 TICK_S = 300.0
@@ -64,6 +66,10 @@ def _slurm(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
     return Listed(work.limit_s)
 
 
+def _hadar(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
+    return _told(HadarRounds(arrival_s.size), work)
+
+
 def _steady(work: UnequalWorkload, arrival_s: Vector, seed: int, *, name: str) -> Policy:
     return _told(Belonging(work.limit_s, STEADY[name]), work)
 
@@ -88,6 +94,9 @@ POLICIES: dict[str, UnequalPolicy] = {
         _slurm, "stock Slurm: all types as a list of partitions in the order of --cluster, EASY backfill"
     ),
     OURS: UnequalPolicy(_ours, "completion times first, a promise for the makespan, moves that pay"),
+    HADAR: UnequalPolicy(
+        _hadar, "prices that rise as GPUs are given out, jobs by payoff, rounds of 360 s (Hadar, IPDPS'24)", REVIEW_S
+    ),
     **{name: _of_gavel(name, row) for name, row in allocation_policies.POLICIES.items() if not row.pairs},
     **{
         _followed(name): UnequalPolicy(
