@@ -117,14 +117,14 @@ def _by_payoff(problem: Problem, usable: Matrix, worths: Matrix, of_column: list
     net = np.where(usable > 0, worths / problem.scale[:, None] - cost, -np.inf).max(axis=1, initial=-np.inf)
     jobs = np.flatnonzero(usable.any(axis=1))
     rest_s = problem.remaining[jobs] / usable[jobs].max(axis=1, initial=0.0)
-    return jobs[np.lexsort((-rest_s, -net[jobs]))].tolist()
+    return [int(job) for job in jobs[np.lexsort((-rest_s, -net[jobs]))]]
 
 
 def _by_rest(problem: Problem, usable: Matrix, column: NDArray[np.int64]) -> list[int]:
     """Jobs without a column that could run, least left to do first."""
     best = usable.max(axis=1, initial=0.0)
     jobs = np.flatnonzero((column < 0) & (best > 0))
-    return jobs[np.argsort(problem.remaining[jobs] / best[jobs], kind="stable")].tolist()
+    return [int(job) for job in jobs[np.argsort(problem.remaining[jobs] / best[jobs], kind="stable")]]
 
 
 def _fitting_now(values: list[float], gpus: float, of_column: list[list[_Row]]) -> list[tuple[int, float]]:
