@@ -34,7 +34,7 @@ class _Row:
     def __init__(self, capacity: float, least: float, most: float) -> None:
         self.free = capacity
         self._capacity, self._least = capacity, least
-        self._growth = math.log(most / least) / capacity if capacity else 0.0
+        self._growth = math.log(most / least) / max(1.0, capacity)
 
     def cost(self, gpus: float) -> float:
         """Of so many more GPUs, each at the price it has when its turn comes."""

@@ -145,7 +145,7 @@ def _next(row: h._Row, taken: float) -> float:
 def test_nothing_to_do_and_no_gpu_are_answers_too() -> None:
     made = problem(np.zeros((0, 2)), np.zeros(0), [1, 1])
     assert placed(made, np.zeros(0)).size == 0
-    made = problem([[1.0]], [1], [0], remaining=[0.0])
+    made = problem([[1.0, 1.0]], [1], [0, 0.01], remaining=[0.0])
     assert placed(made, np.array([1.0])).tolist() == [-1]
     made = problem([[1.0]], [1], [1], remaining=[0.0])
     assert placed(made, np.array([0.0])).tolist() == [0], "it ends at once"
