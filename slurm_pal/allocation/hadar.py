@@ -9,6 +9,7 @@ with the least left to do, so that nobody starves. One type per gang: types are 
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -62,22 +63,24 @@ def hadar(problem: Problem, total: Vector, move_cost_s: Vector, pinned: NDArray[
     gangs, worth_of = problem.scale.tolist(), worths.tolist()
     for job in _by_payoff(problem, usable, worths, of_column):
         options = _fitting_now(worth_of[job], gangs[job], of_column)
-        best, at = max(((value - _cost(of_column[j], gangs[job]), -j) for j, value in options), default=(0.0, 0))
-        if best > 0:
-            column[job] = -at
-            _take(of_column[-at], gangs[job])
+        payoffs = [(j, value - _cost(of_column[j], gangs[job])) for j, value in options]
+        at, payoff = max(payoffs, key=itemgetter(1), default=(-1, 0.0))
+        if payoff > 0:
+            column[job] = at
+            _take(of_column[at], gangs[job])
     for job in _by_rest(problem, usable, column):
         options = _fitting_now(worth_of[job], gangs[job], of_column)
         if options:
-            column[job] = max(options, key=lambda option: option[1])[0]
-            _take(of_column[int(column[job])], gangs[job])
+            at, _ = max(options, key=itemgetter(1))
+            column[job] = at
+            _take(of_column[at], gangs[job])
     return column
 
 
 def worth(problem: Problem, usable: Matrix, total: Vector, move_cost_s: Vector) -> Matrix:
     """(m, n) what a job is worth on each column: GPUs x weight x (time alone on its fastest) / (time from its arrival).
 
-    0 where it cannot run. The utility of hadar.md 1 that was measured: it has no unit and compares applications.
+    -inf where it cannot run. The utility of hadar.md 1 that was measured: it has no unit and compares applications.
     """
     best = usable.max(axis=1, initial=0.0)
     alone_s = np.divide(total, best, out=np.zeros(best.size), where=best > 0)
@@ -85,24 +88,22 @@ def worth(problem: Problem, usable: Matrix, total: Vector, move_cost_s: Vector) 
     moved = np.arange(problem.n_columns) != problem.held[:, None]
     until_s = problem.age_s[:, None] + rest_s + move_cost_s[:, None] * moved
     value = np.where(until_s > 0, alone_s[:, None] / np.maximum(until_s, 1e-9), 1.0)
-    return np.where(usable > 0, problem.scale[:, None] * problem.weight[:, None] * value, 0.0)
+    return np.where(usable > 0, problem.scale[:, None] * problem.weight[:, None] * value, -np.inf)
 
 
 def prices(problem: Problem, usable: Matrix, worths: Matrix) -> Prices:
     """Full rows are priced so that nobody pays, empty ones so that anybody does (hadar.md 1).
 
-    1/eta is the least GPU time of a job over all GPUs, so the lowest price is what the job is worth that would count
-    least if all work had to be done before it, over four times all GPUs.
+    With 1/eta the longest GPU time of a job over all GPUs, the lowest price is what a GPU of the job would be worth
+    that counts least if all work were done before it, over four times all GPUs.
     """
     most = np.array(
         [(worths[:, used > 0].max(axis=1, initial=0.0) / problem.scale).max(initial=0.0) for used in problem.uses]
     )
     able = np.asarray(usable.any(axis=1))
-    best, slowest = (
-        usable[able].max(axis=1, initial=0.0),
-        np.where(usable > 0, usable, np.inf)[able].min(axis=1, initial=np.inf),
-    )
-    left = problem.remaining[able]
+    left, speed = problem.remaining[able], usable[able]
+    best = speed.max(axis=1, initial=0.0)
+    slowest = np.where(speed > 0, speed, np.inf).min(axis=1, initial=np.inf)
     gpus = float(problem.capacity.sum()) or 1.0
     end_s = float((left / slowest) @ problem.scale[able]) / gpus + float((left / best).max(initial=0.0))
     late = np.divide(left / best, problem.age_s[able] + end_s, out=np.ones(left.size), where=left > 0)
@@ -129,7 +130,9 @@ def _by_rest(problem: Problem, usable: Matrix, column: NDArray[np.int64]) -> lis
 
 def _fitting_now(values: list[float], gpus: float, of_column: list[list[_Row]]) -> list[tuple[int, float]]:
     """Columns with room for the gang, and what it is worth there."""
-    return [(j, value) for j, value in enumerate(values) if value > 0 and all(row.free >= gpus for row in of_column[j])]
+    return [
+        (j, value) for j, value in enumerate(values) if value >= 0 and all(row.free >= gpus for row in of_column[j])
+    ]
 
 
 def _cost(rows: list[_Row], gpus: float) -> float:

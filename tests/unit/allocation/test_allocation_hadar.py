@@ -114,6 +114,11 @@ def test_an_aged_job_that_pays_for_nothing_still_gets_what_is_free() -> None:
     assert placed(made, np.array([1.0, HOUR])).tolist() == [0, 0]
 
 
+def test_a_job_that_is_believed_to_have_nothing_to_do_still_runs() -> None:
+    made = problem([[1.0, 0.0]], [1], [1, 1], remaining=[0.0], age_s=[HOUR])
+    assert placed(made, np.array([0.0])).tolist() == [0]
+
+
 def test_a_move_that_costs_more_than_it_gains_is_not_made() -> None:
     made = problem([[1.0, 0.9]], [1], [1, 1], remaining=[100.0], held=[1])
     assert placed(made, np.array([HOUR]), cost_s=60.0).tolist() == [1]
