@@ -326,7 +326,7 @@ def test_a_step_is_never_put_off(path: str) -> None:
 # Kills and full disks, with a child process for the writer.
 
 WRITER = f"""
-import sys
+import sys, time
 from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.journal.move_states import MoveStep
 journal = open_journal(sys.argv[1])
@@ -335,16 +335,17 @@ print(0, flush=True)
 for number in range(1, 100_000):
     if number >= int(sys.argv[2]):
         sys.stdin.read()
+    time.sleep(float(sys.argv[3]))
     move = journal.enter(move, [*MoveStep][number % 7], number)
     print(number, flush=True)
 """
 
 
-def writer(tmp_path: Path, path: str, pause_at: int) -> subprocess.Popen[str]:
-    """A child that journals one step after the other, and waits for ever before step `pause_at`."""
+def writer(tmp_path: Path, path: str, pause_at: int, rest_s: float = 0.0) -> subprocess.Popen[str]:
+    """A child that journals one step after the other, each after a rest, and waits for ever before step `pause_at`."""
     script = tmp_path / "writer.py"
     script.write_text(WRITER)
-    argv = [sys.executable, str(script), path, str(pause_at)]
+    argv = [sys.executable, str(script), path, str(pause_at), str(rest_s)]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
 
 
@@ -402,7 +403,8 @@ def test_a_reader_undoes_what_a_killed_writer_had_half_written(tmp_path: Path, p
 
 
 def test_reading_while_a_writer_writes(tmp_path: Path, path: str) -> None:
-    with writer(tmp_path, path, pause_at=300) as child:
+    # A writer without rests holds SQLite's lock nearly always on a slow disk, which no tick does.
+    with writer(tmp_path, path, pause_at=300, rest_s=0.02) as child:
         told(child, 1)
         with open_journal(path, write=False) as journal:
             lengths = [len(journal.steps_of(1)) for _ in range(200)]
