@@ -78,6 +78,30 @@ def limit_rows(problem: Problem, time: Time, most: Vector, column: NDArray[np.in
     )
 
 
+WHOLE = 1e-6
+"""How far a solver's whole number may be from one."""
+
+
+def whole_gangs(
+    problem: Problem, x: Vector, value: Vector, job: NDArray[np.int64], column: NDArray[np.int64], gpus: Vector
+) -> NDArray[np.int64]:
+    """Entries of a solution `x` that fit together, one for each job: whole ones first, then by `value` per GPU.
+
+    Entry e is job[e] in column[e] on gpus[e].
+    """
+    free = problem.capacity.copy()
+    taken: list[int] = []
+    placed = np.zeros(problem.n_jobs, dtype=bool)
+    for entry in np.lexsort((-value / gpus, x < 1 - WHOLE)).tolist():
+        i = job[entry]
+        need = problem.uses[:, column[entry]] * gpus[entry]
+        if not placed[i] and (need <= free + WHOLE).all():
+            free -= need
+            placed[i] = True
+            taken.append(entry)
+    return np.array(taken, dtype=np.int64)
+
+
 def shares_of(problem: Problem, found: Groups, variables: Cells, x: Vector) -> Matrix:
     """(m, n) the shares of a solution, given to every member of each group."""
     shares = np.zeros((len(found.first), problem.n_columns))

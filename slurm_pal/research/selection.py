@@ -6,11 +6,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_pal.allocation.base import Time, fitting, limit_rows
+from slurm_pal.allocation.base import WHOLE, Time, fitting, limit_rows, whole_gangs
 from slurm_pal.allocation.linear import LinearProgram, Rows
 from slurm_pal.allocation.problem import Matrix, Problem, Vector
 
-WHOLE = 1e-6
 GAP = 1e-3  # a branch that cannot gain more than this part is dropped
 NODES = 60  # linear programs at most; then the best found counts
 COLUMNS = 3  # of each job that are looked at where there are more
@@ -32,7 +31,8 @@ def select(problem: Problem, reward: Matrix, price: Vector) -> NDArray[np.int64]
         return chosen
     program = LinearProgram(value, _rows(problem, job, column))
     force = 1e3 * (1.0 + float(value.max()))
-    picked = _rounded(problem, (problem.held[job] == column).astype(np.float64), value, job, column)
+    held, gpus = (problem.held[job] == column).astype(np.float64), problem.scale[job]
+    picked = whole_gangs(problem, held, value, job, column, gpus)
     most = float(value[picked].sum())
     waiting = [value]
     for _ in range(NODES):
@@ -43,7 +43,7 @@ def select(problem: Problem, reward: Matrix, price: Vector) -> NDArray[np.int64]
         x = program.solve().x
         if (x[cost > value] < 1 - WHOLE).any() or x @ value <= most * (1 + GAP):
             continue  # the forced ones do not fit together, or there is little to win
-        fits = _rounded(problem, x, value, job, column)
+        fits = whole_gangs(problem, x, value, job, column, gpus)
         if value[fits].sum() > most:
             most, picked = float(value[fits].sum()), fits
         split = np.flatnonzero((x > WHOLE) & (x < 1 - WHOLE))
@@ -84,20 +84,3 @@ def _rows(problem: Problem, job: NDArray[np.int64], column: NDArray[np.int64]) -
     """A job runs once; the capacity of every row of `uses`."""
     time = Time(job, np.arange(job.size), np.ones(job.size))
     return limit_rows(problem, time, np.ones(problem.n_jobs), column, problem.scale[job])
-
-
-def _rounded(
-    problem: Problem, x: Vector, value: Vector, job: NDArray[np.int64], column: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Entries of a solution that fit: whole ones, then the others by reward per GPU."""
-    free = problem.capacity.copy()
-    taken: list[int] = []
-    placed = np.zeros(problem.n_jobs, dtype=bool)
-    for entry in np.lexsort((-value / problem.scale[job], x < 1 - WHOLE)):
-        i = job[entry]
-        need = problem.uses[:, column[entry]] * problem.scale[i]
-        if not placed[i] and (need <= free + WHOLE).all():
-            free -= need
-            placed[i] = True
-            taken.append(int(entry))
-    return np.array(taken, dtype=np.int64)

@@ -3,14 +3,15 @@
 
 An event loop: jobs come and end at their own times, and after each such event, and at least
 every `review_s`, a policy says who runs where. A job's first start is free. When it is moved,
-or stopped and started again, it holds its new GPUs for `move_cost_s` without progress. GPUs
-of a column are all alike, so a job that keeps its column keeps its GPUs.
+or stopped and started again, it holds its new GPUs for `move_cost_s` without progress. A job that
+keeps its column and its number of GPUs keeps its GPUs. Without a `Hardware` the GPUs of a column are all alike;
+with one they have nodes and slowdowns, and a gang runs at the speed of its slowest GPU x locality.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ from slurm_pal.allocation.problem import Problem, Vector, problem
 from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.research import pal_share
 from slurm_pal.research.pal_share import move_costs
+from slurm_pal.research.unequal_places import Places, Slots
+from slurm_pal.simulate.hardware import Hardware
 
 TOUCH_S = 1e-6  # events closer together than this are one
 UNDERRATED = 0.1  # a job that outlives the belief about it is taken to have this part of its work so far still to do
@@ -41,6 +44,10 @@ class GangJob(NamedTuple):
     scale: int  # GPUs of one column
     throughput: tuple[float, ...]  # steps/s of the whole job, by column; 0: it cannot run there
     believed_steps: float = math.nan  # what the policy sees instead of `steps`
+    sensitivity: str = "A"
+    locality_penalty: float = 1.0  # slower by this over several nodes
+    sizes: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    """Other numbers of GPUs on which it could run, and its `throughput` there, in the same steps."""
 
 
 class Moment(NamedTuple):
@@ -51,10 +58,21 @@ class Moment(NamedTuple):
     job: NDArray[np.int64]  # (m,) numbers of the jobs in the trace
     charged: NDArray[np.bool_]  # (m,) has run, so its next start costs
     move_cost_s: float
+    moves: NDArray[np.int64]  # (m,) charged starts so far
+    gpus: Vector  # (m,) that it holds, 0 where it waits
+    places: Places | None  # which ones, where they differ; not to be changed
 
 
-Policy = Callable[[Moment], NDArray[np.int64]]
-"""(m,) column of each job, -1 to wait. A policy with a memory serves one run."""
+class Chosen(NamedTuple):
+    """The answer of a policy that chooses more than columns."""
+
+    column: NDArray[np.int64]  # (m,) -1 to wait
+    gpus: Vector  # (m,) of each job, anything where it waits
+    slots: Mapping[int, Slots] = {}  # row -> its GPUs; without it a job keeps those it has, or is packed
+
+
+Policy = Callable[[Moment], "NDArray[np.int64] | Chosen"]
+"""(m,) column of each job, -1 to wait, or more. A policy with a memory serves one run."""
 
 
 class UnequalResult(NamedTuple):
@@ -66,6 +84,8 @@ class UnequalResult(NamedTuple):
     makespan_s: float  # from 0 to the last end
     utilisation: float  # held GPU time over all GPU time up to the makespan
     lost_gpu_h: float  # GPU time that moves cost
+    unfairness: Vector
+    """Finish-time ratio: what the job would have done meanwhile on its own part of all GPUs, over its work."""
 
     def mean_jct_s(self, first: int = 0, end: int | None = None) -> float:
         return float(self.jct_s[first:end].mean())
@@ -75,15 +95,16 @@ class UnequalResult(NamedTuple):
 
 
 def simulate(
-    jobs: Sequence[GangJob], gpus: Sequence[float], policy: Policy, *, move_cost_s: float, review_s: float = 1800.0
-) -> UnequalResult:
-    """Run all jobs to the end; `gpus` are those of each column.
+    jobs: Sequence[GangJob], gpus: Sequence[float], policy: Policy, *, move_cost_s: float, review_s: float = 1800.0,
+    machine: Hardware | None = None,
+) -> UnequalResult:  # fmt: skip
+    """Run all jobs to the end; `gpus` are those of each column, and the partitions of `machine` are the columns.
 
     Raises UsageError for jobs that fit nowhere and for wrong answers of the policy, StarvedError when jobs
     have not ended after PATIENCE times what all would take one by one in their slowest column, ADMITTED_S apart.
     """
     _check(jobs, gpus, move_cost_s, review_s)
-    run = _Run(jobs, gpus, policy, move_cost_s, review_s)
+    run = _Run(jobs, gpus, policy, move_cost_s, review_s, Places(machine) if machine else None)
     while run.step():
         pass
     return run.result()
@@ -107,8 +128,10 @@ class _Run:
     """The state of one simulation; `step` goes from one event to the next."""
 
     def __init__(
-        self, jobs: Sequence[GangJob], gpus: Sequence[float], policy: Policy, move_cost_s: float, review_s: float
-    ) -> None:
+        self, jobs: Sequence[GangJob], gpus: Sequence[float], policy: Policy, move_cost_s: float, review_s: float,
+        places: Places | None,
+    ) -> None:  # fmt: skip
+        self.jobs, self.places = jobs, places
         self.policy, self.move_cost_s, self.review_s = policy, move_cost_s, review_s
         self.gpus = np.array(gpus, dtype=np.float64)
         self.arrival_s = np.array([job.arrival_s for job in jobs])
@@ -120,6 +143,9 @@ class _Run:
         n = len(jobs)
         self.left = self.steps.copy()
         self.column = np.full(n, -1)
+        self.held = np.zeros(n)  # GPUs
+        self.rate = np.zeros(n)  # steps/s where it runs
+        self.fair = np.zeros(n)  # steps on its own part of the cluster
         self.ready_s = np.zeros(n)  # from when a running job makes progress
         self.started = np.zeros(n, dtype=bool)
         self.moves = np.zeros(n, dtype=np.int64)
@@ -128,7 +154,7 @@ class _Run:
         self.present: list[int] = []
         self.now_s = self.held_gpu_s = self.lost_gpu_s = 0.0
         slowest = np.where(self.speed > 0, self.speed, np.inf).min(axis=1)
-        one_by_one_s = float((self.steps / slowest).sum()) + n * (move_cost_s + ADMITTED_S)
+        one_by_one_s = float((self.steps / slowest).sum()) * self._worst_drag() + n * (move_cost_s + ADMITTED_S)
         self.give_up_s = PATIENCE * (float(self.arrival_s.max()) + one_by_one_s)
 
     def step(self) -> bool:
@@ -158,27 +184,79 @@ class _Run:
             age_s=np.maximum(0.0, self.now_s - self.arrival_s[jobs]),
             held=self.column[jobs],
         )
-        found = np.asarray(self.policy(Moment(self.now_s, made, jobs, self.started[jobs], self.move_cost_s)))
-        self._check_answer(jobs, found)
-        changed = found != self.column[jobs]
-        starts = jobs[changed & (found >= 0)]
+        moment = Moment(
+            self.now_s, made, jobs, self.started[jobs], self.move_cost_s, self.moves[jobs], self.held[jobs], self.places
+        )
+        answer = self.policy(moment)
+        chosen = answer if isinstance(answer, Chosen) else Chosen(np.asarray(answer), self.scale[jobs])
+        self._check_answer(jobs, chosen)
+        self._carry_out(jobs, chosen)
+
+    def _carry_out(self, jobs: NDArray[np.int64], chosen: Chosen) -> None:
+        runs = chosen.column >= 0
+        gpus = np.where(runs, chosen.gpus, 0.0)
+        changed = (chosen.column != self.column[jobs]) | (gpus != self.held[jobs])
+        for row, slots in chosen.slots.items():
+            held = self.places.slots.get(int(jobs[row])) if self.places else slots
+            changed[row] |= bool(runs[row]) and held != slots
+        starts = jobs[changed & runs]
         charged = starts[self.started[starts]]
         self.ready_s[starts] = self.now_s
         self.ready_s[charged] += self.move_cost_s
         self.moves[charged] += 1
         self.started[starts] = True
-        self.column[jobs] = found
+        self.column[jobs], self.held[jobs] = chosen.column, gpus
+        if self.places:
+            self._place(self.places, jobs, np.flatnonzero(changed).tolist(), chosen)
+        for job in starts.tolist():
+            self.rate[job] = self._rate(job)
 
-    def _check_answer(self, jobs: NDArray[np.int64], found: NDArray[np.int64]) -> None:
+    def _place(self, places: Places, jobs: NDArray[np.int64], rows: list[int], chosen: Chosen) -> None:
+        """Those that a policy has named get their GPUs first, then the largest."""
+        for row in rows:
+            places.leave(int(jobs[row]))
+        starts = [row for row in rows if chosen.column[row] >= 0]
+        for row in sorted(starts, key=lambda row: (row not in chosen.slots, -chosen.gpus[row])):
+            job, slots = int(jobs[row]), chosen.slots.get(row)
+            if slots is None:
+                places.packed(job, int(chosen.column[row]), int(chosen.gpus[row]))
+            else:
+                self._check_slots(places, row, slots, chosen)
+                places.take(job, slots)
+
+    def _check_slots(self, places: Places, row: int, slots: Slots, chosen: Chosen) -> None:
+        """Raises UsageError for GPUs that are not what the column and the number say."""
+        inside = places.machine.partitions[places.names[chosen.column[row]]]
+        count = sum(len(indexes) for _, indexes in slots)
+        if count != chosen.gpus[row] or any(node not in inside for node, _ in slots):
+            raise UsageError(f"the policy gave {slots} for {chosen.gpus[row]:g} GPUs of column {chosen.column[row]}")
+
+    def _rate(self, job: int) -> float:
+        """Steps/s on the GPUs that it holds."""
+        row, gpus = self.jobs[job], int(self.held[job])
+        speeds = row.throughput if gpus == row.scale else dict(row.sizes)[gpus]
+        slower = self.places.drag(job, row.sensitivity, row.locality_penalty) if self.places else 1.0
+        return speeds[self.column[job]] / slower
+
+    def _worst_drag(self) -> float:
+        if self.places is None:
+            return 1.0
+        worst = max(value for table in self.places.machine.true.values() for row in table for value in row)
+        return worst * max(job.locality_penalty for job in self.jobs)
+
+    def _check_answer(self, jobs: NDArray[np.int64], chosen: Chosen) -> None:
         """Raises UsageError for an answer that cannot be carried out."""
-        runs = found >= 0
+        found, runs = chosen.column, chosen.column >= 0
         if found.shape != jobs.shape or (found >= self.gpus.size).any():
             raise UsageError(
                 f"the policy answered {found.tolist()}; it must give one column below {self.gpus.size} a job"
             )
-        if (self.speed[jobs[runs], found[runs]] <= 0).any():
-            raise UsageError("the policy put a job on a column where it makes no progress")
-        used = np.bincount(found[runs], weights=self.scale[jobs[runs]], minlength=self.gpus.size)
+        for job, column, gpus in zip(jobs[runs].tolist(), found[runs].tolist(), chosen.gpus[runs].tolist(), strict=True):
+            row = self.jobs[job]
+            speeds = row.throughput if gpus == row.scale else dict(row.sizes).get(int(gpus), ())
+            if not speeds or speeds[column] <= 0:
+                raise UsageError(f"the policy put job {row.id} on {gpus:g} GPUs of column {column}: it makes no progress")
+        used = np.bincount(found[runs], weights=chosen.gpus[runs], minlength=self.gpus.size)
         if (used > self.gpus).any():
             raise UsageError(f"the policy gave out {used.tolist()} GPUs; there are {self.gpus.tolist()}")
 
@@ -186,7 +264,7 @@ class _Run:
         """To the next event, or to the next review."""
         running = np.array([job for job in self.present if self.column[job] >= 0], dtype=np.int64)
         from_s = np.maximum(self.ready_s[running], self.now_s)
-        speed = self.speed[running, self.column[running]]
+        speed = self.rate[running]
         ends_s = from_s + self.left[running] / speed
         next_s = float(ends_s.min(initial=math.inf))
         if self.queue:
@@ -194,13 +272,24 @@ class _Run:
         if self.present:
             next_s = min(next_s, self.now_s + self.review_s)
         self.left[running] -= np.clip(next_s - from_s, 0.0, None) * speed
-        self.held_gpu_s += (next_s - self.now_s) * float(self.scale[running].sum())
-        self.lost_gpu_s += float((np.minimum(from_s, next_s) - self.now_s) @ self.scale[running])
+        self.held_gpu_s += (next_s - self.now_s) * float(self.held[running].sum())
+        self.lost_gpu_s += float((np.minimum(from_s, next_s) - self.now_s) @ self.held[running])
+        self._count_fair(next_s)
         ended = ends_s <= next_s + TOUCH_S
         for job in running[ended].tolist():
             self.finish_s[job] = next_s
             self.present.remove(job)
+            if self.places:
+                self.places.leave(job)
         self.now_s = next_s
+
+    def _count_fair(self, next_s: float) -> None:
+        """What each job would do until then on an equal part of every column (Themis; `isolated_throughput`)."""
+        jobs = np.array(self.present, dtype=np.int64)
+        if jobs.size:
+            shares = np.outer(1.0 / self.scale[jobs], self.gpus / jobs.size)
+            shares /= np.maximum(1.0, shares.sum(axis=1, keepdims=True))
+            self.fair[jobs] += (next_s - self.now_s) * (self.speed[jobs] * shares).sum(axis=1)
 
     def result(self) -> UnequalResult:
         makespan_s = float(self.finish_s.max())
@@ -211,6 +300,7 @@ class _Run:
             makespan_s=makespan_s,
             utilisation=self.held_gpu_s / (makespan_s * float(self.gpus.sum())),
             lost_gpu_h=self.lost_gpu_s / 3600.0,
+            unfairness=self.fair / self.steps,
         )
 
 
