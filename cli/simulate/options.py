@@ -209,7 +209,7 @@ REPLICAS = {
 UNEQUAL = frozenset((
     "trace", "format_", "app_patterns", "app_table", "processors_per_gpu", "throughputs", "prices", "generate",
     "cluster", "policies", "seeds", "seed", "jitter", "move_cost", "limit_factor", "jobs", "as_json", "as_csv",
-    "parsable2", "noheader", "list_", "verbose", "window",
+    "parsable2", "noheader", "list_", "verbose", "window", "profile", "locality_penalty",
 ))  # fmt: skip
 """The options that mean something with --cluster TYPE:GPUS,... ."""
 LOANS = frozenset((

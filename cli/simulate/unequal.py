@@ -37,6 +37,7 @@ from slurm_pal.simulate.inputs.collect import TraceCollector
 from slurm_pal.simulate.inputs.lines import numbered, opened
 from slurm_pal.simulate.known_throughputs import read_known
 from slurm_pal.simulate.pool import processors
+from slurm_pal.simulate.profiles import profile_of
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.statistics import Ratio, verdict
 from slurm_pal.simulate.trace import Trace
@@ -99,6 +100,7 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], UnequalComp
         seeds=tuple(range(first, first + count)),
         jitter_s=jitter_s,
         window=window_of(options["window"]),
+        source=None if options["profile"] is None else profile_of(options["profile"]),
     )
     found.check()
     return names, found
@@ -131,9 +133,10 @@ def _workloads(options: Mapping[str, Any], seeds: int) -> list[UnequalWorkload]:
     cluster = parse_types(options["cluster"])
     known = read_known(options["throughputs"], time.time())
     limit_factor = options["limit_factor"] or ReplaySettings().limit_factor
+    penalty = options["locality_penalty"] or ReplaySettings().locality_penalty
     if path is None:
         drawn = [_made_up(options["generate"], cluster, number) for number in range(seeds)]
-        return [of_trace(trace, cluster, known, limit_factor) for trace in drawn]
+        return [of_trace(trace, cluster, known, limit_factor, penalty) for trace in drawn]
     if _counts_steps(path, options["format_"]):
         return [of_rows(os.path.basename(path), gavel.read_rows(path), cluster, known, limit_factor)]
     reading = options_of(options)
@@ -141,7 +144,7 @@ def _workloads(options: Mapping[str, Any], seeds: int) -> list[UnequalWorkload]:
     apps = {**{key.application: UNKNOWN_CLASS for key in known}, **reading.site_apps}
     trace = read(path, options["format_"], reading._replace(site_apps=apps))
     show_bad_rows(trace)
-    return [of_trace(trace, cluster, known, limit_factor)]
+    return [of_trace(trace, cluster, known, limit_factor, penalty)]
 
 
 def _made_up(text: str, cluster: GavelCluster, further: int) -> Trace:
@@ -255,6 +258,7 @@ def _body(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output
         "reference_type": work.cluster.types[0] if work.from_run_times else None,
         "jobs_with_estimates": work.guessed,
         "move_cost_s": comparison.move_cost_s,
+        "profile": None if comparison.source is None else comparison.source.text(),
         "window": None if comparison.window is None else list(comparison.window),
         "seeds": list(comparison.seeds),
         "jitter_s": comparison.jitter_s,
@@ -296,11 +300,13 @@ def _notes(comparison: UnequalComparison) -> Sequence[str]:
     moved = f", submissions moved by up to {comparison.jitter_s:g} s" if comparison.jitter_s else ""
     if len(comparison.anew) > 1:
         seeds += " with a trace each"
+    apart = "those of a type are alike" if comparison.source is None else comparison.source.text()
     return [
         f"{work.name}: {jobs} on {work.cluster.text()}{counted}; {seeds}{moved}",
         f"Each move costs {comparison.move_cost_s:g} s on the new GPUs. gavel: in rounds of {ROUND_S:g} s; "
         "nonpreemptive: no running job is stopped.",
         "BOUND: no schedule ends all jobs sooner, even with free moves. RATIO: of mean JCT, to the first policy.",
+        f"GPUs: {apart}.",
         *(
             [f"Run times are taken as those on {work.cluster.types[0]}, or on the type that a job asked for."]
             if work.from_run_times

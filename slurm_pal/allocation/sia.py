@@ -175,7 +175,9 @@ def _undominated(problem: Problem, options: Configurations, value: Vector) -> ND
     """(v,) without configurations that gain no more than another one of their job that takes a part of the same GPUs."""
     m, n = problem.n_jobs, problem.n_columns
     keep = np.ones(value.size, dtype=bool)
-    within = (problem.uses[:, :, None] <= problem.uses[:, None, :]).all(axis=0)  # [a, b]: a takes nothing that b does not
+    within = (problem.uses[:, :, None] <= problem.uses[:, None, :]).all(
+        axis=0
+    )  # [a, b]: a takes nothing that b does not
     for gpus in np.unique(options.gpus):
         some = np.flatnonzero(options.gpus == gpus)
         table = np.full((m, n), -np.inf)

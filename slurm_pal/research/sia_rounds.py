@@ -32,13 +32,15 @@ from slurm_pal.simulate.hardware import Hardware, identical
 
 ROUND_S = 60.0
 """Of Sia, as published (SOSP'23)."""
+AGAIN_S = 600.0
+"""Without a change of the jobs a round decides nothing new, but for restart factors, which rise with age."""
 WORTH = 2.0
 """A move must gain as many times what it costs."""
 MET = 0.995
 """A job that gets this part of the speed that was counted on has got it."""
 SOLVES = 3
 """So often the program is solved for jobs whose moves turn out not to pay."""
-RULE, BARRED = "class-fit", 1.05
+RULE, BARRED = "pal", 1.05
 """How GPUs are found inside a partition."""
 
 
@@ -61,7 +63,9 @@ PUBLISHED = SiaParts(variability=False, locality=False, relabel=False)
 class SiaRounds:
     """Sia, told nothing of single GPUs. The policy of one run."""
 
-    def __init__(self, jobs: Sequence[GangJob], parts: SiaParts = PUBLISHED, settings: SiaSettings | None = None) -> None:
+    def __init__(
+        self, jobs: Sequence[GangJob], parts: SiaParts = PUBLISHED, settings: SiaSettings | None = None
+    ) -> None:
         self._jobs, self._parts, self._settings = jobs, parts, settings or SiaSettings()
         self._clock = _Clock()
 
@@ -81,9 +85,7 @@ class SiaRounds:
 class PalSiaRounds:
     """`pal-sia`. The policy of one run on a cluster with nodes and slowdowns; without these it is Sia."""
 
-    def __init__(
-        self, jobs: Sequence[GangJob], parts: SiaParts = WHOLE, settings: SiaSettings | None = None
-    ) -> None:
+    def __init__(self, jobs: Sequence[GangJob], parts: SiaParts = WHOLE, settings: SiaSettings | None = None) -> None:
         self._jobs, self._parts, self._settings = jobs, parts, settings or SiaSettings()
         self._clock = _Clock()
         self._blind = SiaRounds(jobs, parts, settings)
@@ -104,19 +106,22 @@ class PalSiaRounds:
 
 
 class _Clock:
-    """When a round begins, and whether anything has changed since the last look."""
+    """When running jobs may be moved: at the first round after a change, and at least every AGAIN_S."""
 
     def __init__(self) -> None:
-        self._round = -1
+        self._round, self._full_s = -1, -AGAIN_S
+        self._planned: bytes = b""  # the jobs of the last full decision
         self._left: tuple[bytes, bytes] = (b"", b"")
 
     def may_move(self, moment: Moment) -> NDArray[np.bool_] | None:
         """(m,) jobs that may be moved now; None where nothing is to be decided."""
-        number = int(moment.now_s / ROUND_S)
-        begins = number > self._round
-        if not begins and (moment.job.tobytes(), moment.problem.held.tobytes()) == self._left:
+        number, jobs = int(moment.now_s / ROUND_S), moment.job.tobytes()
+        due = jobs != self._planned or moment.now_s >= self._full_s + AGAIN_S
+        begins = number > self._round and due
+        if not begins and (jobs, moment.problem.held.tobytes()) == self._left:
             return None
-        self._round = number
+        if begins:
+            self._round, self._full_s, self._planned = number, moment.now_s, jobs
         return np.asarray((moment.problem.held < 0) | begins)
 
     def noted(self, moment: Moment, chosen: Chosen) -> Chosen:
@@ -138,9 +143,7 @@ def configurations(moment: Moment, jobs: Sequence[GangJob], parts: SiaParts) -> 
     return found._replace(job=job, held=held)
 
 
-def _speeds(
-    moment: Moment, jobs: Sequence[GangJob], parts: SiaParts
-) -> tuple[NDArray[np.int64], Vector, Matrix]:
+def _speeds(moment: Moment, jobs: Sequence[GangJob], parts: SiaParts) -> tuple[NDArray[np.int64], Vector, Matrix]:
     """(r,) rows of the moment, (r,) a number of GPUs that the job may have, and (r, n) steps/s there.
 
     An elastic job may have up to twice what it has, and one that waits no more than it asks for.

@@ -251,11 +251,12 @@ class _Run:
             raise UsageError(
                 f"the policy answered {found.tolist()}; it must give one column below {self.gpus.size} a job"
             )
-        for job, column, gpus in zip(jobs[runs].tolist(), found[runs].tolist(), chosen.gpus[runs].tolist(), strict=True):
+        each = zip(jobs[runs].tolist(), found[runs].tolist(), chosen.gpus[runs].tolist(), strict=True)
+        for job, column, gpus in each:
             row = self.jobs[job]
             speeds = row.throughput if gpus == row.scale else dict(row.sizes).get(int(gpus), ())
             if not speeds or speeds[column] <= 0:
-                raise UsageError(f"the policy put job {row.id} on {gpus:g} GPUs of column {column}: it makes no progress")
+                raise UsageError(f"the policy put job {row.id} on {gpus:g} GPUs of column {column}: no progress there")
         used = np.bincount(found[runs], weights=chosen.gpus[runs], minlength=self.gpus.size)
         if (used > self.gpus).any():
             raise UsageError(f"the policy gave out {used.tolist()} GPUs; there are {self.gpus.tolist()}")

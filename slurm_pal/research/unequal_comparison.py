@@ -14,12 +14,15 @@ from slurm_pal.allocation.problem import Vector, problem
 from slurm_pal.base.errors import UsageError
 from slurm_pal.research.bounds import makespan_bound_s
 from slurm_pal.research.replica.gavel_simulator import StoppedError
-from slurm_pal.research.unequal import Moment, Policy, StarvedError, UnequalResult, simulate
+from slurm_pal.research.unequal import Chosen, Moment, Policy, StarvedError, UnequalResult, simulate
 from slurm_pal.research.unequal_jobs import UnequalWorkload
 from slurm_pal.research.unequal_policies import POLICIES, check
+from slurm_pal.simulate.hardware import Hardware, hardware
 from slurm_pal.simulate.metrics import weeks
 from slurm_pal.simulate.pool import Progress
+from slurm_pal.simulate.profiles import Source, tables
 from slurm_pal.simulate.statistics import LEAST_PIECES, Piece, Ratio, over_pieces
+from slurm_pal.simulate.virtual import VirtualCluster
 
 _STREAM = 0x11E9
 
@@ -40,6 +43,7 @@ class UnequalFigures(NamedTuple):
     moves: float
     lost_gpu_h: float
     missed: float  # jobs that ended after their deadline
+    worst_ftf: float  # largest finish-time ratio
 
 
 class Ran(NamedTuple):
@@ -60,6 +64,7 @@ class UnequalComparison(NamedTuple):
     jitter_s: float = 0.0  # submissions move by up to this much, by seed
     window: tuple[int, int] | None = None  # job numbers from 0 in the order of the trace, end exclusive
     anew: tuple[UnequalWorkload, ...] = ()  # of each seed, where each has a trace of its own, as made-up ones have
+    source: Source | None = None  # slowdowns of the GPUs, drawn by seed; None: those of a type are alike
 
     def work_of(self, seed: int) -> UnequalWorkload:
         return self.anew[self.seeds.index(seed)] if self.anew else self.work
@@ -91,10 +96,25 @@ class UnequalComparison(NamedTuple):
         jobs = [job._replace(arrival_s=at_s) for job, at_s in zip(work.jobs, arrival_s.tolist(), strict=True)]
         policy = _watched(row.make(work, arrival_s, task.seed), arrival_s, progress)
         try:
-            found = simulate(jobs, work.cluster.gpus, policy, move_cost_s=self.move_cost_s, review_s=row.review_s)
+            found = simulate(
+                jobs, work.cluster.gpus, policy, move_cost_s=self.move_cost_s, review_s=row.review_s,
+                machine=self.machine(task.seed),
+            )  # fmt: skip
         except StarvedError as error:
             raise StarvedError(f"{task.policy}: {error}; leave that policy out") from None
         return self._figures(found, work)
+
+    def machine(self, seed: int) -> Hardware | None:
+        """The GPUs of one seed, alike for all policies. Raises UsageError for a profile of another size."""
+        if self.source is None:
+            return None
+        kinds = self.work.cluster
+        sizes, partitions = [], {}
+        for name, nodes in zip(kinds.types, kinds.nodes(), strict=True):
+            partitions[name] = tuple(range(len(sizes), len(sizes) + len(nodes)))
+            sizes += nodes
+        cluster = VirtualCluster(tuple(f"n{k}" for k in range(len(sizes))), tuple(sizes), partitions)
+        return hardware(tables(self.source.draw(cluster, seed), cluster), None, cluster.names, partitions)
 
     def _figures(self, found: UnequalResult, work: UnequalWorkload) -> Ran:
         first, end = self.window or (0, len(work.jobs))
@@ -109,6 +129,7 @@ class UnequalComparison(NamedTuple):
             moves=int(found.moves.sum()),
             lost_gpu_h=found.lost_gpu_h,
             missed=len(late_s),
+            worst_ftf=float(found.unfairness.max()),
         )
         return Ran(figures, late_s, tuple(float(found.jct_s[first:end][numbers].mean()) for numbers in each))
 
@@ -155,7 +176,7 @@ def _watched(policy: Policy, arrival_s: Vector, progress: Progress) -> Policy:
     """The same policy; it shows how many jobs are done, and ends the run on request."""
     order_s, total = np.sort(arrival_s), arrival_s.size
 
-    def watched(moment: Moment) -> NDArray[np.int64]:
+    def watched(moment: Moment) -> NDArray[np.int64] | Chosen:
         came = int(np.searchsorted(order_s, moment.now_s, side="right"))
         if not progress(max(0, came - moment.job.size), total):
             raise StoppedError("the run was stopped")

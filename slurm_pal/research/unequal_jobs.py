@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from slurm_pal.allocation.problem import Matrix, Vector
 from slurm_pal.allocation.throughputs import ESTIMATED, PRIOR, Entry, Estimates, ThroughputKey, matrix, model
 from slurm_pal.base.errors import DataError, UsageError
+from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.research.replica.gavel_jobs import GavelCluster
 from slurm_pal.research.replica.gavel_published import PRICES
 from slurm_pal.research.unequal import GangJob
@@ -62,6 +63,8 @@ class _Given(NamedTuple):
     weight: Vector
     deadline_s: Vector
     accounts: Sequence[str]
+    sensitivity: Sequence[str] = ()
+    penalty: Sequence[float] = ()  # for several nodes
 
 
 def of_rows(
@@ -100,9 +103,12 @@ def of_rows(
 
 
 def of_trace(
-    trace: Trace, cluster: GavelCluster, known: Mapping[ThroughputKey, Entry], limit_factor: float
-) -> UnequalWorkload:
+    trace: Trace, cluster: GavelCluster, known: Mapping[ThroughputKey, Entry], limit_factor: float,
+    locality_penalty: float = 1.0,
+) -> UnequalWorkload:  # fmt: skip
     """A trace with run times. A job without a time limit gets `limit_factor` x its run time.
+
+    `locality_penalty` counts where an application has none of its own, and only on a cluster with nodes.
 
     Raises UsageError for a trace without jobs, for a type that is not in the table and for jobs that fit nowhere.
     """
@@ -124,6 +130,8 @@ def of_trace(
         weight=np.ones(len(jobs)),
         deadline_s=np.full(len(jobs), np.inf),
         accounts=[job.account for job in jobs],
+        sensitivity=[job.sensitivity for job in jobs],
+        penalty=[job.locality_penalty or locality_penalty for job in jobs],
     )
     return _workload(trace.name, cluster, given, found)._replace(from_run_times=True)
 
@@ -156,10 +164,10 @@ def _workload(name: str, cluster: GavelCluster, given: _Given, found: Estimates)
     slowest = np.where(fits, found.throughput, np.inf).min(axis=1)
     accounts = {account: number for number, account in enumerate(dict.fromkeys(given.accounts))}
     jobs = [
-        GangJob(*row)
-        for row in zip(
+        GangJob(*row, sensitivity=sensitivity, locality_penalty=penalty)
+        for *row, sensitivity, penalty in zip(
             given.ids, given.arrival_s, given.steps.tolist(), given.gpus, map(tuple, found.throughput.tolist()),
-            strict=True,
+            given.sensitivity or [UNKNOWN_CLASS] * len(scale), given.penalty or [1.0] * len(scale), strict=True,
         )
     ]  # fmt: skip
     return UnequalWorkload(

@@ -4,6 +4,7 @@
 pal-share                      ours, with moves of running jobs
 nonpreemptive-makespan         ours in the tick: no job is ever stopped
 hadar                          in rounds, by prices
+sia, pal-sia                   in rounds, by an integer program; the second knows single GPUs
 slurm                          a list of all partitions, no moves
 gavel:NAME                     in the published rounds
 gavel:NAME+nonpreemptive       by the same shares jobs wait for some types; no job is ever stopped
@@ -23,16 +24,28 @@ from slurm_pal.allocation.steady import NONPREEMPTIVE_MAKESPAN, STEADY
 from slurm_pal.base.errors import UsageError
 from slurm_pal.research import allocation_policies
 from slurm_pal.research.hadar_rounds import HadarRounds
-from slurm_pal.research.unequal import Moment, Policy, pal_share_policy
+from slurm_pal.research.sia_rounds import ROUND_S as SIA_REVIEW_S
+from slurm_pal.research.sia_rounds import WHOLE, PalSiaRounds, SiaParts, SiaRounds
+from slurm_pal.research.unequal import Chosen, Moment, Policy, pal_share_policy
 from slurm_pal.research.unequal_jobs import UnequalWorkload
 from slurm_pal.research.unequal_queue import Belonging, Listed
 from slurm_pal.research.unequal_rounds import REVIEW_S, Rounds
 
-OURS, SLURM, HADAR = "pal-share", "slurm", "hadar"
+OURS, SLURM, HADAR, SIA, PAL_SIA = "pal-share", "slurm", "hadar", "sia", "pal-sia"
 NO_MOVES = "+nonpreemptive"
 """Suffix of a name: no running job is stopped."""
 TICK_S = 300.0
 """Time between two looks of a policy that may give up waiting in between."""
+
+WITHOUT = {
+    "V": ("variability", "without variability classes"),
+    "L": ("locality", "without locality"),
+    "type": ("types", "without the types' speeds"),
+    "restart": ("restarts", "that counts no restarts"),
+    "relabel": ("relabel", "that does not deal GPUs anew"),
+    "moves": ("moves", "that moves no running job"),
+}
+"""Parts of pal-sia that a policy's name takes out: field of SiaParts, and words."""
 
 Make = Callable[[UnequalWorkload, Vector, int], Policy]
 """A policy for one run: the jobs, their arrivals (s), and a seed for what it draws."""
@@ -50,7 +63,7 @@ def _told(policy: Policy, work: UnequalWorkload) -> Policy:
     """The policy, given the weights and accounts of jobs too."""
     entity_weight = np.ones(int(work.entity.max()) + 1)
 
-    def told(moment: Moment) -> NDArray[np.int64]:
+    def told(moment: Moment) -> NDArray[np.int64] | Chosen:
         weight, entity = work.weight[moment.job], work.entity[moment.job]
         seen = moment.problem._replace(weight=weight, entity=entity, entity_weight=entity_weight)
         return policy(moment._replace(problem=seen))
@@ -68,6 +81,14 @@ def _slurm(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
 
 def _hadar(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
     return _told(HadarRounds(arrival_s.size), work)
+
+
+def _sia(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
+    return _told(SiaRounds(work.jobs), work)
+
+
+def _pal_sia(work: UnequalWorkload, arrival_s: Vector, seed: int, *, parts: SiaParts) -> Policy:
+    return _told(PalSiaRounds(work.jobs, parts), work)
 
 
 def _steady(work: UnequalWorkload, arrival_s: Vector, seed: int, *, name: str) -> Policy:
@@ -97,6 +118,18 @@ POLICIES: dict[str, UnequalPolicy] = {
     HADAR: UnequalPolicy(
         _hadar, "prices that rise as GPUs are given out, jobs by payoff, rounds of 360 s (Hadar, IPDPS'24)", REVIEW_S
     ),
+    SIA: UnequalPolicy(
+        _sia, "an integer program of speed-ups and restart costs, rounds of 60 s (Sia, SOSP'23)", SIA_REVIEW_S
+    ),
+    PAL_SIA: UnequalPolicy(
+        partial(_pal_sia, parts=WHOLE), "the same by variability class and locality; with --profile", SIA_REVIEW_S
+    ),
+    **{
+        f"{PAL_SIA}-{name}": UnequalPolicy(
+            partial(_pal_sia, parts=WHOLE._replace(**{part: False})), f"{PAL_SIA} {summary}", SIA_REVIEW_S
+        )
+        for name, (part, summary) in WITHOUT.items()
+    },
     **{name: _of_gavel(name, row) for name, row in allocation_policies.POLICIES.items() if not row.pairs},
     **{
         _followed(name): UnequalPolicy(

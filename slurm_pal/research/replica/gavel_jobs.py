@@ -15,7 +15,7 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.simulate.inputs.gavel import NO_DEADLINE, GavelRow
 from slurm_pal.simulate.throughput_file import Key, Throughputs
 
-_PART = re.compile(r"(?P<type>[\w.-]+):(?P<gpus>[1-9][0-9]{0,5})", re.ASCII)
+_PART = re.compile(r"(?P<type>[\w.-]+):(?P<gpus>[1-9][0-9]{0,5})(?:/(?P<per>[1-9][0-9]{0,5}))?", re.ASCII)
 
 
 class GavelCluster(NamedTuple):
@@ -23,13 +23,23 @@ class GavelCluster(NamedTuple):
 
     types: tuple[str, ...]
     gpus: tuple[int, ...]
+    per_node: tuple[int, ...] = ()  # GPUs of a node of each type; without it a type is one node
 
     def text(self) -> str:
-        return ",".join(f"{name}:{count}" for name, count in zip(self.types, self.gpus, strict=True))
+        sizes = [f"/{size}" for size in self.per_node] or [""] * len(self.types)
+        return ",".join(f"{name}:{count}{size}" for name, count, size in zip(self.types, self.gpus, sizes, strict=True))
+
+    def nodes(self) -> list[list[int]]:
+        """GPUs of each node, by type."""
+        sizes = self.per_node or self.gpus
+        return [[size] * (count // size) for count, size in zip(self.gpus, sizes, strict=True)]
 
 
 def parse_types(text: str) -> GavelCluster:
-    """`TYPE:GPUS,...`, fastest type first, like v100:12,p100:12,k80:12. Raises UsageError for anything else."""
+    """`TYPE:GPUS,...`, fastest type first, like v100:12,p100:12,k80:12; all with `/GPUS_PER_NODE`, or none.
+
+    Raises UsageError for anything else.
+    """
     parts = [_PART.fullmatch(part.strip()) for part in text.split(",")]
     found = [(part["type"], int(part["gpus"])) for part in parts if part is not None]
     types = tuple(name for name, _ in found)
@@ -38,7 +48,15 @@ def parse_types(text: str) -> GavelCluster:
             f"cluster {text!r} must be TYPE:GPUS,... with own names and 1 to 999999 GPUs each, "
             "like v100:12,p100:12,k80:12"
         )
-    return GavelCluster(types, tuple(count for _, count in found))
+    sizes = [int(part["per"]) for part in parts if part is not None and part["per"]]
+    whole = not sizes or (
+        len(sizes) == len(found) and all(count % size == 0 for (_, count), size in zip(found, sizes, strict=True))
+    )
+    if not whole:
+        raise UsageError(
+            f"cluster {text!r}: give /GPUS_PER_NODE for every type or for none, and whole nodes, like t4:24/4,a100:16/8"
+        )
+    return GavelCluster(types, tuple(count for _, count in found), tuple(sizes))
 
 
 class GavelJob(NamedTuple):
