@@ -98,17 +98,22 @@ def choose(
     capacity rows, and leaves no room for a configuration of a job that waits.
     """
     settings.check()
-    picked, notes = np.full(problem.n_jobs, -1), ()
+    picked: NDArray[np.int64] = np.full(problem.n_jobs, -1)
     free = np.flatnonzero(~now.pinned[options.job])
     if not free.size:
-        return picked, notes
-    options = Configurations(*(values[free] for values in options))
+        return picked, ()
+    options = _some(options, free)
     used = problem.uses[:, problem.held[now.pinned]] @ problem.scale[now.pinned]
     rest = problem._replace(capacity=np.maximum(0.0, problem.capacity - used))
     value = gain(problem, options, now, settings)
     taken, notes = _solved(rest, options, value, settings)
     picked[options.job[taken]] = free[taken]
     return picked, notes
+
+
+def _some(options: Configurations, which: NDArray[np.int64]) -> Configurations:
+    job, column, gpus, goodput, held = (values[which] for values in options)
+    return Configurations(job, column, gpus, goodput, held)  # type: ignore[arg-type]
 
 
 def gain(problem: Problem, options: Configurations, now: Standing, settings: SiaSettings) -> Vector:
@@ -145,7 +150,7 @@ def _solved(
     enough to keep what it settles, and to search for whole numbers among the others only.
     """
     kept = np.flatnonzero(_undominated(problem, options, value) | options.held)
-    options, value = Configurations(*(values[kept] for values in options)), value[kept]
+    options, value = _some(options, kept), value[kept]
     try:
         relaxed = LinearProgram(value, _rows(problem, options), upper=np.ones(value.size)).solve()
     except UnsolvedError as error:
@@ -172,12 +177,11 @@ def _solved(
 
 
 def _undominated(problem: Problem, options: Configurations, value: Vector) -> NDArray[np.bool_]:
-    """(v,) without configurations that gain no more than another one of their job that takes a part of the same GPUs."""
+    """(v,) false where another configuration of the job gains as much with a part of the same GPUs."""
     m, n = problem.n_jobs, problem.n_columns
     keep = np.ones(value.size, dtype=bool)
-    within = (problem.uses[:, :, None] <= problem.uses[:, None, :]).all(
-        axis=0
-    )  # [a, b]: a takes nothing that b does not
+    # [a, b]: a takes nothing that b does not
+    within = np.asarray((problem.uses[:, :, None] <= problem.uses[:, None, :]).all(axis=0))
     for gpus in np.unique(options.gpus):
         some = np.flatnonzero(options.gpus == gpus)
         table = np.full((m, n), -np.inf)
@@ -196,7 +200,7 @@ def _whole(
 ) -> NDArray[np.int64]:
     """The best configurations beside those that are `certain`. Raises UnsolvedError at the time limit."""
     left = np.flatnonzero(~np.isin(options.job, options.job[certain]))
-    some = Configurations(*(values[left] for values in options))
+    some = _some(options, left)
     used = problem.uses[:, options.column[certain]] @ options.gpus[certain]
     rest = problem._replace(capacity=np.maximum(0.0, problem.capacity - used))
     program = LinearProgram(value[left], _rows(rest, some), upper=np.ones(left.size), integers=left.size)

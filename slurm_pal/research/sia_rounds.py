@@ -63,10 +63,8 @@ PUBLISHED = SiaParts(variability=False, locality=False, relabel=False)
 class SiaRounds:
     """Sia, told nothing of single GPUs. The policy of one run."""
 
-    def __init__(
-        self, jobs: Sequence[GangJob], parts: SiaParts = PUBLISHED, settings: SiaSettings | None = None
-    ) -> None:
-        self._jobs, self._parts, self._settings = jobs, parts, settings or SiaSettings()
+    def __init__(self, jobs: Sequence[GangJob], parts: SiaParts = PUBLISHED) -> None:
+        self._jobs, self._parts, self._settings = jobs, parts, SiaSettings()
         self._clock = _Clock()
 
     def __call__(self, moment: Moment) -> Chosen:
@@ -85,10 +83,10 @@ class SiaRounds:
 class PalSiaRounds:
     """`pal-sia`. The policy of one run on a cluster with nodes and slowdowns; without these it is Sia."""
 
-    def __init__(self, jobs: Sequence[GangJob], parts: SiaParts = WHOLE, settings: SiaSettings | None = None) -> None:
-        self._jobs, self._parts, self._settings = jobs, parts, settings or SiaSettings()
+    def __init__(self, jobs: Sequence[GangJob], parts: SiaParts = WHOLE) -> None:
+        self._jobs, self._parts, self._settings = jobs, parts, SiaSettings()
         self._clock = _Clock()
-        self._blind = SiaRounds(jobs, parts, settings)
+        self._blind = SiaRounds(jobs, parts)
         self._site: _Site | None = None
 
     def __call__(self, moment: Moment) -> Chosen:
@@ -266,7 +264,7 @@ class _Round:
         """Steps/s as believed on these GPUs."""
         job = self._jobs[row]
         speeds = job.throughput if gpus == job.scale else dict(job.sizes)[gpus]
-        return speeds[partition] / drag(self._site.seen.believed[self._class[row]], slots, self._penalty[row])
+        return float(speeds[partition]) / drag(self._site.seen.believed[self._class[row]], slots, self._penalty[row])
 
     def decided(self, may_move: NDArray[np.bool_]) -> Chosen:
         picked = self._picked(may_move)
@@ -343,7 +341,7 @@ class _Round:
         return next(k for k, name in enumerate(nodes) if slots[0][0] in nodes[name])
 
     def _told_less(self, picked: NDArray[np.int64], placed: Mapping[int, Slots]) -> bool:
-        """Whether a job found less than the program counted on; its configurations there are worth no more from now on."""
+        """Whether a job found less than the program counted on; they are worth no more from now on."""
         options, less = self._options, False
         at = self._site.partition[options.column]
         for row, slots in placed.items():

@@ -236,7 +236,7 @@ class _Run:
         row, gpus = self.jobs[job], int(self.held[job])
         speeds = row.throughput if gpus == row.scale else dict(row.sizes)[gpus]
         slower = self.places.drag(job, row.sensitivity, row.locality_penalty) if self.places else 1.0
-        return speeds[self.column[job]] / slower
+        return float(speeds[self.column[job]]) / slower
 
     def _worst_drag(self) -> float:
         if self.places is None:

@@ -109,7 +109,8 @@ class UnequalComparison(NamedTuple):
         if self.source is None:
             return None
         kinds = self.work.cluster
-        sizes, partitions = [], {}
+        sizes: list[int] = []
+        partitions: dict[str, tuple[int, ...]] = {}
         for name, nodes in zip(kinds.types, kinds.nodes(), strict=True):
             partitions[name] = tuple(range(len(sizes), len(sizes) + len(nodes)))
             sizes += nodes

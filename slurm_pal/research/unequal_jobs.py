@@ -164,8 +164,8 @@ def _workload(name: str, cluster: GavelCluster, given: _Given, found: Estimates)
     slowest = np.where(fits, found.throughput, np.inf).min(axis=1)
     accounts = {account: number for number, account in enumerate(dict.fromkeys(given.accounts))}
     jobs = [
-        GangJob(*row, sensitivity=sensitivity, locality_penalty=penalty)
-        for *row, sensitivity, penalty in zip(
+        GangJob(job_id, at_s, steps, gpus, speeds, sensitivity=sensitivity, locality_penalty=penalty)
+        for job_id, at_s, steps, gpus, speeds, sensitivity, penalty in zip(
             given.ids, given.arrival_s, given.steps.tolist(), given.gpus, map(tuple, found.throughput.tolist()),
             given.sensitivity or [UNKNOWN_CLASS] * len(scale), given.penalty or [1.0] * len(scale), strict=True,
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Sia's program beside every choice there is, the restart factor by hand, and what happens where the solver gives up."""
+"""Sia's program beside every choice there is, the restart factor by hand, and a solver that gives up."""
 
 from __future__ import annotations
 

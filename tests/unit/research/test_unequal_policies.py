@@ -62,7 +62,7 @@ def ran(work: UnequalWorkload, name: str, move_cost_s: float = 0.0, review_s: fl
 
 def test_a_gavel_trace_counts_steps() -> None:
     work = gavels(row(100, 5.0, slo=2.0, priority_weight=5.0), row(60, 7.0, gpus=2))
-    assert work.jobs[0] == GangJob("0", 5.0, 100.0, 1, (2.0, 1.0), work.jobs[0].believed_steps)
+    assert work.jobs[0] == GangJob("0", 5.0, 100.0, 1, (2.0, 1.0), work.jobs[0].believed_steps, "?")
     assert work.jobs[1][2:5] == (60.0, 2, (3.0, 2.0))
     assert work.weight.tolist() == [5.0, 1.0]
     assert work.deadline_s.tolist() == [100.0, np.inf]  # 2 x 100 steps at 2 a second

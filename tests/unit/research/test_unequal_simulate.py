@@ -8,7 +8,93 @@ import pytest
 from numpy.typing import NDArray
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.research.unequal import GangJob, Moment, StarvedError, pal_share_policy, simulate
+from slurm_pal.research.sia_rounds import PUBLISHED, PalSiaRounds, SiaRounds
+from slurm_pal.research.unequal import Chosen, GangJob, Moment, StarvedError, pal_share_policy, simulate
+from slurm_pal.research.unequal_places import Slots
+from slurm_pal.simulate.hardware import hardware
+
+
+MACHINE = hardware(
+    {c: [[1.0, 1.0], [1.0, 2.0 if c == "A" else 1.1], [1.0, 1.0]] for c in ("A", "B", "C")},
+    partitions={"slow": (0, 1), "fast": (2,)},
+)
+"""Two nodes of slow GPUs, one of which is slower still, above all for class A, and a node of fast ones."""
+
+
+def test_a_gang_runs_at_its_slowest_gpu_and_pays_for_several_nodes() -> None:
+    wide = GangJob("w", 0.0, 900.0, 4, (6.0, 0.0), sensitivity="A", locality_penalty=1.5)
+    narrow = GangJob("n", 0.0, 90.0, 2, (0.0, 9.0), sensitivity="A", locality_penalty=1.5)
+    found = simulate([wide, narrow], [4, 2], Script((0, [0, 1])), move_cost_s=50, machine=MACHINE)
+    assert found.finish_s.tolist() == [450, 10]
+
+
+def test_a_policy_may_name_the_gpus() -> None:
+    """From the slow GPU of its node to a median one: a move like any other."""
+    steps = {0.0: ((1, (1,)),), 100.0: ((0, (0,)),)}
+
+    def policy(moment: Moment) -> Chosen:
+        slots = steps[max(at_s for at_s in steps if at_s <= moment.now_s)]
+        return Chosen(np.array([0]), np.array([1.0]), {0: slots})
+
+    found = simulate([LONG._replace(throughput=(2.0, 1.0))], [4, 2], policy, move_cost_s=50, review_s=100,
+                     machine=MACHINE)  # fmt: skip
+    assert found.jct_s.tolist() == [100 + 50 + 450] and found.moves.tolist() == [1]
+
+
+@pytest.mark.parametrize("slots", [((2, (0,)),), ((0, (0, 1)),)])
+def test_gpus_that_are_not_what_the_column_and_the_number_say(slots: Slots) -> None:
+    with pytest.raises(UsageError, match="for 1 GPUs of column 0"):
+        simulate(
+            [LONG], [4, 2], lambda moment: Chosen(np.array([0]), np.array([1.0]), {0: slots}), move_cost_s=0,
+            machine=MACHINE,
+        )  # fmt: skip
+
+
+def test_pal_sia_gives_the_sensitive_job_the_good_gpu_and_moves_nobody_for_nothing() -> None:
+    """Three jobs on three slow GPUs: the insensitive one comes first, and has to take the slow GPU where that pays."""
+    jobs = [
+        GangJob("c", 0.0, 4e4, 3, (1.0, 0.0), sensitivity="C"),
+        GangJob("a", 0.0, 4e4, 1, (1.0, 0.0), sensitivity="A"),
+    ]
+    blind = simulate(jobs, [4, 2], SiaRounds(jobs), move_cost_s=50, machine=MACHINE)
+    found = simulate(jobs, [4, 2], PalSiaRounds(jobs), move_cost_s=50, machine=MACHINE)
+    assert found.jct_s[1] == 4e4 and found.moves.sum() == 0
+    assert found.jct_s.sum() <= blind.jct_s.sum()
+
+
+def test_without_nodes_pal_sia_is_sia() -> None:
+    jobs = [GangJob(str(k), 400.0 * k, 3000.0 + 500 * k, 1 + k % 2, (1.0 + k % 3, 1.0)) for k in range(12)]
+    both = [
+        simulate(jobs, [3, 3], policy, move_cost_s=60, review_s=60)
+        for policy in (SiaRounds(jobs), PalSiaRounds(jobs, PUBLISHED))
+    ]
+    assert both[0].finish_s.tolist() == both[1].finish_s.tolist()
+
+
+def test_an_elastic_job_grows_step_by_step_and_its_work_is_counted() -> None:
+    """4 GPUs asked for, 1 to 8 possible: it begins with what it asks for at most, and doubles where there is room."""
+    job = GangJob("e", 0.0, 36000.0, 4, (4.0, 0.0), sizes=((1, (1.0, 0.0)), (8, (8.0, 0.0))))
+    sizes: list[float] = []
+    policy = SiaRounds([job], PUBLISHED._replace(sizes=True))
+
+    def watched(moment: Moment) -> Chosen:
+        chosen = policy(moment)
+        sizes.append(float(chosen.gpus[0]))
+        return chosen
+
+    found = simulate([job], [8, 1], watched, move_cost_s=60, review_s=60)
+    assert sizes[0] == 4 and sizes[-1] == 8 and found.moves.tolist() == [1]
+    grown_s = 60.0 * sizes.index(8.0)
+    assert found.makespan_s == pytest.approx(grown_s + 60 + (36000 - 4 * grown_s) / 8)
+
+
+def test_the_finish_time_ratio() -> None:
+    """Alone on all GPUs a job is never unfair to itself; two that wait for each other are."""
+    alone = simulate([LONG], [1, 0.0], Script((0, [0])), move_cost_s=0)
+    assert alone.unfairness.tolist() == [1.0]
+    twice = simulate([LONG, LONG._replace(id="b")], [1, 0.0], Script((0, [0, -1]), (500, [-1, 0])), move_cost_s=0,
+                     review_s=500)  # fmt: skip
+    assert twice.unfairness.tolist() == [0.5, 1.5]
 
 
 class Script:
