@@ -102,6 +102,20 @@ def test_figures_worked_out_by_hand(pal: Pal, base: list[str]) -> None:
     assert (told["jobs"], told["reference_type"], told["jobs_with_estimates"]) == (2, None, 0)
 
 
+def test_nodes_and_slowdowns(pal: Pal, base: list[str]) -> None:
+    """The same GPUs for all policies of a seed; who knows them never runs on slower ones than the others alone."""
+    policies = "sia,pal-sia,pal-sia-V,pal-sia-L,pal-sia-type,pal-sia-restart,pal-sia-relabel,pal-sia-moves"
+    argv = (*base, "--cluster", "fast:4/2,slow:4/4", "--policy", policies)
+    told = pal.told(*argv, "--profile", "drawn", "--move-cost", "50")
+    assert told["profile"].startswith("drawn") and told["cluster"] == "fast:4/2,slow:4/4"
+    assert list(told["policies"]) == policies.split(",")
+    alike = pal.told(*argv)
+    assert alike["profile"] is None
+    assert all(row["worst_ftf"] > 0 for row in told["policies"].values())
+    slower = told["policies"]["sia"]["avg_jct_s"] / alike["policies"]["sia"]["avg_jct_s"]
+    assert slower != 1.0, "slowdowns have no effect"
+
+
 def test_earlier_names_of_policies(pal: Pal, base: list[str]) -> None:
     """They are the same policies, shown by the name that was asked for."""
     now = ("nonpreemptive-makespan", "gavel:makespan+nonpreemptive", "gavel:max-min+nonpreemptive")
@@ -271,7 +285,9 @@ def test_the_lists(pal: Pal) -> None:
         (("--window", "1:9"), "within 0:2"),
         (("--window", "all"), "must be FIRST:END"),
         (("--out", "report"), "--out means nothing with --cluster TYPE:GPUS"),
-        (("--profile", "drawn"), "--profile/--profile-dir means nothing with --cluster TYPE:GPUS"),
+        (("--profile", "drawn:2"), "profile drawn takes nothing after a colon, not '2'"),
+        (("--cluster", "v100:2/2,k80:2"), "give /GPUS_PER_NODE for every type or for none"),
+        (("--cluster", "v100:3/2,k80:2/2"), "and whole nodes"),
         (("--sweep", "load"), "--sweep means nothing with --cluster TYPE:GPUS"),
         (("--generate", ""), "--trace FILE, or --generate"),
         (("--format", "sia"), "as sia: "),
