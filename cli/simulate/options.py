@@ -53,7 +53,7 @@ CLUSTER = (
     click.option(
         "--cluster",
         metavar="NxG",
-        help="Nodes x GPUs (NxG/CPUS/GIB: with CPUs and memory of each), or partitions NAME=NxG,..., or TYPE:GPUS[/PER_NODE],... "
+        help="Nodes x GPUs (NxG/CPUS/GIB: with CPUs and memory), partitions NAME=NxG,..., or TYPE:GPUS[/NODE],... "
         "for unequal GPUs.  [default: 16x4]",
     ),
     click.option("--nodes", type=COUNT, help="The same, in two options."),
