@@ -65,6 +65,8 @@ def _comparison(options: Mapping[str, Any]) -> tuple[dict[str, str], GavelCompar
         window=window_of(options["window"]),
     )
     cluster, table = parse_types(options["cluster"]), read_gavels(options["throughputs"], time.time())
+    if cluster.per_node:
+        raise UsageError(f"--replica gavel knows no nodes: give --cluster {cluster._replace(per_node=()).text()}")
     work = workload(read_rows(options["trace"]), cluster, table)
     found = GavelComparison(work, tuple(dict.fromkeys(names.values())), settings)
     found.check()

@@ -133,12 +133,16 @@ def _workloads(options: Mapping[str, Any], seeds: int) -> list[UnequalWorkload]:
     cluster = parse_types(options["cluster"])
     known = read_known(options["throughputs"], time.time())
     limit_factor = options["limit_factor"] or ReplaySettings().limit_factor
+    if options["locality_penalty"] is not None and not cluster.per_node:
+        raise UsageError(
+            f"--locality-penalty needs nodes: --cluster {cluster.types[0]}:{cluster.gpus[0]}/GPUS_PER_NODE"
+        )
     penalty = options["locality_penalty"] or ReplaySettings().locality_penalty
     if path is None:
         drawn = [_made_up(options["generate"], cluster, number) for number in range(seeds)]
         return [of_trace(trace, cluster, known, limit_factor, penalty) for trace in drawn]
     if _counts_steps(path, options["format_"]):
-        return [of_rows(os.path.basename(path), gavel.read_rows(path), cluster, known, limit_factor)]
+        return [of_rows(os.path.basename(path), gavel.read_rows(path), cluster, known, limit_factor, penalty)]
     reading = options_of(options)
     # Applications of the table need no line under [apps]; that would only state their class.
     apps = {**{key.application: UNKNOWN_CLASS for key in known}, **reading.site_apps}

@@ -134,11 +134,11 @@ class Occupancy:
 
     def believed(self, sensitivity: str) -> Table:
         """The slowdowns that placement goes by for one sensitivity class."""
-        return self._slowdown[_known(sensitivity)]
+        return self._slowdown[placed_as(sensitivity)]
 
     def handed_out(self, sensitivity: str, node: int, given: Sequence[int]) -> list[float]:
         """Slowdowns of the free GPUs of a node in the order of handing out, with those `given` back too."""
-        known = _known(sensitivity)
+        known = placed_as(sensitivity)
         free = {*given} if node in self._down else self._free[node].union(given)
         row = self._slowdown[known][node]
         return [row[index] for index in self._in_turn(known, node, free)]
@@ -181,7 +181,7 @@ class Occupancy:
     @contextmanager
     def as_if_free(self, sensitivity: str, node: int, given: Sequence[int]) -> Iterator[View]:
         """The view of a class in which a node has these GPUs, too; rankings do not see them."""
-        view, known = self.view(sensitivity), _known(sensitivity)
+        view, known = self.view(sensitivity), placed_as(sensitivity)
         tables = (view.free, view.slowdown, view.level, view.slowdown_a)
         before = [table[node] for table in tables]
         if node not in self._down:
@@ -197,7 +197,7 @@ class Occupancy:
         found = self._rankings.get(key)
         if found is None:
             found = self._rankings[key] = Ranking(len(self.names), self._inside(partition, preference))
-            self._ranked.setdefault(_known(rule.sensitivity), []).append(found)
+            self._ranked.setdefault(placed_as(rule.sensitivity), []).append(found)
         return found
 
     def _inside(self, partition: str, preference: Preference) -> Preference:
@@ -237,7 +237,7 @@ class Occupancy:
 
     def view(self, sensitivity: str) -> View:
         """What the rules see for one sensitivity class, kept up to date: not to be changed."""
-        known = _known(sensitivity)
+        known = placed_as(sensitivity)
         found = self._views.get(known)
         if found is None:
             nodes = range(len(self.names))
@@ -303,7 +303,7 @@ class Occupancy:
         view.free[node] = indexes  # type: ignore[index]
 
 
-def _known(sensitivity: str) -> str:
+def placed_as(sensitivity: str) -> str:
     """The class, A for a job that nobody classified: the cautious reading."""
     return "A" if sensitivity == UNKNOWN_CLASS else sensitivity
 

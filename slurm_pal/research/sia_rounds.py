@@ -3,7 +3,7 @@
 
 `pal-sia` (sia-and-bar.md 4) has a column for each partition, packed or spread, and variability class. A job's goodput
 there is its throughput over slowdown x locality. When the program has chosen, jobs get GPUs in the order of their
-sensitivity. Those that then find less than the program counted on are told so, and it is solved once more. A running
+sensitivity. Where these are slower than the program counted on, it is solved once more with what they are. A running
 job is moved only where what it gains in the time it has left is worth two moves. GPU sets of the same kind
 are dealt so that as few jobs as possible move.
 
@@ -25,9 +25,10 @@ from slurm_pal.allocation import problem as problems
 from slurm_pal.allocation.problem import Matrix, Problem, Vector
 from slurm_pal.allocation.sia import Configurations, SiaSettings, Standing, choose, rigid
 from slurm_pal.base.jobs import GpuShape
+from slurm_pal.placement.occupancy import placed_as
 from slurm_pal.placement.view import Rule
 from slurm_pal.research.unequal import Chosen, GangJob, Moment
-from slurm_pal.research.unequal_places import BLIND, Places, Slots, drag, known, slots_of
+from slurm_pal.research.unequal_places import BLIND, Places, Slots, drag, slots_of
 from slurm_pal.simulate.hardware import Hardware, identical
 
 ROUND_S = 60.0
@@ -65,7 +66,7 @@ class SiaRounds:
 
     def __init__(self, jobs: Sequence[GangJob], parts: SiaParts = PUBLISHED) -> None:
         self._jobs, self._parts, self._settings = jobs, parts, SiaSettings()
-        self._clock = _Clock()
+        self._clock = _Clock(parts.moves)
 
     def __call__(self, moment: Moment) -> Chosen:
         may_move = self._clock.may_move(moment)
@@ -85,7 +86,7 @@ class PalSiaRounds:
 
     def __init__(self, jobs: Sequence[GangJob], parts: SiaParts = WHOLE) -> None:
         self._jobs, self._parts, self._settings = jobs, parts, SiaSettings()
-        self._clock = _Clock()
+        self._clock = _Clock(parts.moves)
         self._blind = SiaRounds(jobs, parts)
         self._site: _Site | None = None
 
@@ -95,8 +96,6 @@ class PalSiaRounds:
         may_move = self._clock.may_move(moment)
         if may_move is None:
             return Chosen(moment.problem.held.copy(), moment.gpus)
-        if not self._parts.moves:
-            may_move = moment.problem.held < 0
         if self._site is None:
             self._site = _Site(moment.places.machine, self._parts)
         one = _Round(moment, moment.places, self._site, self._jobs, self._parts, self._settings)
@@ -106,7 +105,8 @@ class PalSiaRounds:
 class _Clock:
     """When running jobs may be moved: at the first round after a change, and at least every AGAIN_S."""
 
-    def __init__(self) -> None:
+    def __init__(self, moves: bool) -> None:
+        self._moves = moves
         self._round, self._full_s = -1, -AGAIN_S
         self._planned: bytes = b""  # the jobs of the last full decision
         self._left: tuple[bytes, bytes] = (b"", b"")
@@ -120,7 +120,7 @@ class _Clock:
             return None
         if begins:
             self._round, self._full_s, self._planned = number, moment.now_s, jobs
-        return np.asarray((moment.problem.held < 0) | begins)
+        return np.asarray((moment.problem.held < 0) | (begins and self._moves))
 
     def noted(self, moment: Moment, chosen: Chosen) -> Chosen:
         self._left = (moment.job.tobytes(), chosen.column.tobytes())
@@ -222,18 +222,17 @@ class _Round:
         self._moment, self._places, self._site, self._parts, self._settings = moment, places, site, parts, settings
         self._jobs = [jobs[number] for number in moment.job.tolist()]
         self._slots = [places.slots.get(number, ()) for number in moment.job.tolist()]
-        self._class = [known(job.sensitivity) for job in self._jobs]
+        self._class = [placed_as(job.sensitivity) for job in self._jobs]
         self._penalty = [job.locality_penalty if parts.locality else 1.0 for job in self._jobs]
-        rows, gpus, self._speeds = _speeds(moment, jobs, parts)
-        self._options, self._capacities = self._columns(rows, gpus)
+        self._options, self._capacities = self._columns(*_speeds(moment, jobs, parts))
 
-    def _columns(self, rows: NDArray[np.int64], gpus: Vector) -> tuple[Configurations, Problem]:
+    def _columns(self, rows: NDArray[np.int64], gpus: Vector, speeds: Matrix) -> tuple[Configurations, Problem]:
         """Ways to run, and the problem with what running jobs hold, by columns of the site."""
         site, now, m = self._site, self._moment.problem, self._moment.job.size
         made = columns.problem(
             site.columns,
             columns.PartitionJobs(
-                self._speeds, 1.0 / np.array([self._penalty[row] for row in rows.tolist()]),
+                speeds, 1.0 / np.array([self._penalty[row] for row in rows.tolist()]),
                 [self._class[row] for row in rows.tolist()], gpus,
             ),
         )  # fmt: skip
@@ -269,17 +268,17 @@ class _Round:
     def decided(self, may_move: NDArray[np.bool_]) -> Chosen:
         picked = self._picked(may_move)
         placed = self._placed(may_move, picked)
-        if self._told_less(picked, placed):
+        if self._found_less(picked, placed):
             picked = self._picked(may_move)
             placed = self._placed(may_move, picked)
-        self._kept(may_move, picked, placed)
+        self._kept(placed)
         if self._parts.relabel:
-            self._relabel(picked, placed)
+            self._relabel(placed)
         now = self._moment.problem
         column, gpus = np.where(may_move, -1, now.held), self._moment.gpus.copy()
         for row, slots in placed.items():
             column[row] = self._partition(slots)
-            gpus[row] = sum(len(indexes) for _, indexes in slots)
+            gpus[row] = len(_gpus(slots))
         return Chosen(column, gpus, placed)
 
     def _picked(self, may_move: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -340,8 +339,8 @@ class _Round:
         nodes = self._places.machine.partitions
         return next(k for k, name in enumerate(nodes) if slots[0][0] in nodes[name])
 
-    def _told_less(self, picked: NDArray[np.int64], placed: Mapping[int, Slots]) -> bool:
-        """Whether a job found less than the program counted on; they are worth no more from now on."""
+    def _found_less(self, picked: NDArray[np.int64], placed: Mapping[int, Slots]) -> bool:
+        """Whether a job found less than the program counted on; its configurations there count as that from now on."""
         options, less = self._options, False
         at = self._site.partition[options.column]
         for row, slots in placed.items():
@@ -356,30 +355,27 @@ class _Round:
                 less = True
         return less
 
-    def _kept(self, may_move: NDArray[np.bool_], picked: NDArray[np.int64], placed: dict[int, Slots]) -> None:
-        """Jobs that were to move, and would gain too little where they were put, stay if their GPUs are left."""
+    def _kept(self, placed: dict[int, Slots]) -> None:
+        """Jobs that were to stop, or to move for too little, stay where nobody else was given their GPUs."""
         if not self._parts.restarts:
             return
-        taken = {(node, index) for slots in placed.values() for node, indexes in slots for index in indexes}
-        now = self._moment.problem
-        for row, slots in list(placed.items()):
-            old = self._slots[row]
-            if not old or old == slots:
+        taken = {gpu for slots in placed.values() for gpu in _gpus(slots)}
+        for row, old in enumerate(self._slots):
+            slots = placed.get(row, ())
+            own, new = _gpus(old), _gpus(slots)
+            if not old or old == slots or own & (taken - new):
                 continue
-            gpus, before = int(self._moment.gpus[row]), int(now.held[row])
-            rate = self._rate(row, self._partition(slots), sum(len(k) for _, k in slots), slots)
-            own = {(node, index) for node, indexes in old for index in indexes}
-            new = {(node, index) for node, indexes in slots for index in indexes}
-            was = self._rate(row, before, gpus, old)
-            if (rate <= was or not self._worth_it(row, was, rate)) and not own & (taken - new):
+            was = self._rate(row, self._partition(old), len(own), old)
+            rate = self._rate(row, self._partition(slots), len(new), slots) if slots else 0.0
+            if rate <= was or not self._worth_it(row, was, rate):
                 placed[row] = old
                 taken = (taken - new) | own
 
-    def _relabel(self, picked: NDArray[np.int64], placed: dict[int, Slots]) -> None:
+    def _relabel(self, placed: dict[int, Slots]) -> None:
         """Deal the GPU sets of jobs of one class and size in a partition so that most of them keep theirs."""
         groups: dict[tuple[int, str, int], list[int]] = defaultdict(list)
         for row, slots in placed.items():
-            groups[self._partition(slots), self._class[row], sum(len(k) for _, k in slots)].append(row)
+            groups[self._partition(slots), self._class[row], len(_gpus(slots))].append(row)
         for rows in groups.values():
             sets = [placed[row] for row in rows]
             if not any(self._slots[row] and self._slots[row] != placed[row] for row in rows):
@@ -389,3 +385,8 @@ class _Round:
             row_of, set_of = linear_sum_assignment(cost)
             for k, at in zip(row_of.tolist(), set_of.tolist(), strict=True):
                 placed[rows[k]] = sets[at]
+
+
+def _gpus(slots: Slots) -> set[tuple[int, int]]:
+    """(node, index) of each."""
+    return {(node, index) for node, indexes in slots for index in indexes}

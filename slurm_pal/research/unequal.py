@@ -84,7 +84,7 @@ class UnequalResult(NamedTuple):
     makespan_s: float  # from 0 to the last end
     utilisation: float  # held GPU time over all GPU time up to the makespan
     lost_gpu_h: float  # GPU time that moves cost
-    unfairness: Vector
+    finish_time_ratio: Vector
     """Finish-time ratio: what the job would have done meanwhile on its own part of all GPUs, over its work."""
 
     def mean_jct_s(self, first: int = 0, end: int | None = None) -> float:
@@ -301,7 +301,7 @@ class _Run:
             makespan_s=makespan_s,
             utilisation=self.held_gpu_s / (makespan_s * float(self.gpus.sum())),
             lost_gpu_h=self.lost_gpu_s / 3600.0,
-            unfairness=self.fair / self.steps,
+            finish_time_ratio=self.fair / self.steps,
         )
 
 

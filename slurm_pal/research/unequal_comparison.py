@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from slurm_pal.allocation.problem import Vector, problem
 from slurm_pal.base.errors import UsageError
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.research.bounds import makespan_bound_s
 from slurm_pal.research.replica.gavel_simulator import StoppedError
 from slurm_pal.research.unequal import Chosen, Moment, Policy, StarvedError, UnequalResult, simulate
@@ -43,7 +44,7 @@ class UnequalFigures(NamedTuple):
     moves: float
     lost_gpu_h: float
     missed: float  # jobs that ended after their deadline
-    worst_ftf: float  # largest finish-time ratio
+    worst_finish_time_ratio: float
 
 
 class Ran(NamedTuple):
@@ -64,7 +65,7 @@ class UnequalComparison(NamedTuple):
     jitter_s: float = 0.0  # submissions move by up to this much, by seed
     window: tuple[int, int] | None = None  # job numbers from 0 in the order of the trace, end exclusive
     anew: tuple[UnequalWorkload, ...] = ()  # of each seed, where each has a trace of its own, as made-up ones have
-    source: Source | None = None  # slowdowns of the GPUs, drawn by seed; None: those of a type are alike
+    source: Source | None = None  # slowdowns of the GPUs, drawn by seed; None: all are median ones
 
     def work_of(self, seed: int) -> UnequalWorkload:
         return self.anew[self.seeds.index(seed)] if self.anew else self.work
@@ -106,15 +107,18 @@ class UnequalComparison(NamedTuple):
 
     def machine(self, seed: int) -> Hardware | None:
         """The GPUs of one seed, alike for all policies. Raises UsageError for a profile of another size."""
-        if self.source is None:
-            return None
         kinds = self.work.cluster
+        if self.source is None and not kinds.per_node:
+            return None
         sizes: list[int] = []
         partitions: dict[str, tuple[int, ...]] = {}
         for name, nodes in zip(kinds.types, kinds.nodes(), strict=True):
             partitions[name] = tuple(range(len(sizes), len(sizes) + len(nodes)))
             sizes += nodes
         cluster = VirtualCluster(tuple(f"n{k}" for k in range(len(sizes))), tuple(sizes), partitions)
+        if self.source is None:
+            median = {sensitivity: [[1.0] * size for size in sizes] for sensitivity in SENSITIVITY_CLASSES}
+            return hardware(median, None, cluster.names, partitions)
         return hardware(tables(self.source.draw(cluster, seed), cluster), None, cluster.names, partitions)
 
     def _figures(self, found: UnequalResult, work: UnequalWorkload) -> Ran:
@@ -130,7 +134,7 @@ class UnequalComparison(NamedTuple):
             moves=int(found.moves.sum()),
             lost_gpu_h=found.lost_gpu_h,
             missed=len(late_s),
-            worst_ftf=float(found.unfairness.max()),
+            worst_finish_time_ratio=float(found.finish_time_ratio.max()),
         )
         return Ran(figures, late_s, tuple(float(found.jct_s[first:end][numbers].mean()) for numbers in each))
 

@@ -63,8 +63,8 @@ class _Given(NamedTuple):
     weight: Vector
     deadline_s: Vector
     accounts: Sequence[str]
-    sensitivity: Sequence[str] = ()
-    penalty: Sequence[float] = ()  # for several nodes
+    sensitivity: Sequence[str]
+    penalty: Sequence[float]  # for several nodes
 
 
 def of_rows(
@@ -73,8 +73,11 @@ def of_rows(
     cluster: GavelCluster,
     known: Mapping[ThroughputKey, Entry],
     limit_factor: float,
+    locality_penalty: float = 1.0,
 ) -> UnequalWorkload:
-    """A Gavel trace. A deadline is a multiple of the run time on the first type of the cluster, from arrival on.
+    """A Gavel trace; its jobs have no class.
+
+    A deadline is a multiple of the run time on the first type of the cluster, from arrival on.
 
     Raises UsageError for a type that is not in the table and for jobs that fit nowhere, DataError for a
     model without steps/s.
@@ -98,6 +101,8 @@ def of_rows(
         weight=np.array([row.priority_weight for row in rows]),
         deadline_s=slo * np.divide(steps, first, out=np.full(len(rows), np.inf), where=first > 0),
         accounts=[""] * len(rows),
+        sensitivity=[UNKNOWN_CLASS] * len(rows),
+        penalty=[locality_penalty] * len(rows),
     )
     return _workload(name, cluster, given, found)
 
@@ -167,7 +172,7 @@ def _workload(name: str, cluster: GavelCluster, given: _Given, found: Estimates)
         GangJob(job_id, at_s, steps, gpus, speeds, sensitivity=sensitivity, locality_penalty=penalty)
         for job_id, at_s, steps, gpus, speeds, sensitivity, penalty in zip(
             given.ids, given.arrival_s, given.steps.tolist(), given.gpus, map(tuple, found.throughput.tolist()),
-            given.sensitivity or [UNKNOWN_CLASS] * len(scale), given.penalty or [1.0] * len(scale), strict=True,
+            given.sensitivity, given.penalty, strict=True,
         )
     ]  # fmt: skip
     return UnequalWorkload(

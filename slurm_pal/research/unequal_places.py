@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
-from slurm_pal.placement.occupancy import Occupancy, Table
+from slurm_pal.base.jobs import GpuShape
+from slurm_pal.placement.occupancy import Occupancy, Table, placed_as
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.simulate.hardware import Hardware
 
@@ -60,15 +60,10 @@ class Places:
 
     def drag(self, job: int, sensitivity: str, penalty: float) -> float:
         """Its real slowdown x locality on the GPUs that it holds; 1.0 is a gang of median GPUs on one node."""
-        return drag(self.machine.true[known(sensitivity)], self.slots[job], penalty)
+        return drag(self.machine.true[placed_as(sensitivity)], self.slots[job], penalty)
 
 
 def drag(table: Table, slots: Slots, penalty: float) -> float:
     """Slowdown of the slowest of these GPUs by a table [node][index], x the penalty across nodes."""
     slowest = max(table[node][index] for node, indexes in slots for index in indexes)
     return float(slowest * (penalty if len(slots) > 1 else 1.0))
-
-
-def known(sensitivity: str) -> str:
-    """The class, A for a job that nobody classified."""
-    return "A" if sensitivity == UNKNOWN_CLASS else sensitivity

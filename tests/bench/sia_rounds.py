@@ -69,7 +69,7 @@ def study(data: Path, traces: Iterable[str], seeds: int, move_cost_s: float, nam
             means[name] = row.avg_jct_s
             ratios[name].append(means[name] / means[first])
             hours = f"{row.p99_jct_s / 3600:.1f} | {row.makespan_s / 3600:.1f} | {bound_h:.1f}"
-            rest = f"{hours} | {row.worst_ftf:.1f} | {row.moves / len(work.jobs):.2f}"
+            rest = f"{hours} | {row.worst_finish_time_ratio:.1f} | {row.moves / len(work.jobs):.2f}"
             print(f"| {number} | {name} | {row.avg_jct_s / 3600:.3f} | {ratios[name][-1]:.3f} | {rest} |", flush=True)
     for name, values in ratios.items():
         print(f"| all | {name} | | {statistics.fmean(values):.3f} ({min(values):.3f} to {max(values):.3f}) | | | | | |")

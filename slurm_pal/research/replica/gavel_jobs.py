@@ -19,7 +19,7 @@ _PART = re.compile(r"(?P<type>[\w.-]+):(?P<gpus>[1-9][0-9]{0,5})(?:/(?P<per>[1-9
 
 
 class GavelCluster(NamedTuple):
-    """GPU types in the order in which rounds fill them. Each GPU is a server of its own, as published."""
+    """GPU types in the order in which rounds fill them. In the published simulator each GPU is a server of its own."""
 
     types: tuple[str, ...]
     gpus: tuple[int, ...]

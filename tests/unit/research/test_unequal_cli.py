@@ -109,9 +109,10 @@ def test_nodes_and_slowdowns(pal: Pal, base: list[str]) -> None:
     told = pal.told(*argv, "--profile", "drawn", "--move-cost", "50")
     assert told["profile"].startswith("drawn") and told["cluster"] == "fast:4/2,slow:4/4"
     assert list(told["policies"]) == policies.split(",")
-    alike = pal.told(*argv)
+    alike = pal.told(*argv)  # nodes without slowdowns
     assert alike["profile"] is None
-    assert all(row["worst_ftf"] > 0 for row in told["policies"].values())
+    assert told["policies"]["pal-sia-moves"]["moves"] == 0 == alike["policies"]["pal-sia-moves"]["moves"]
+    assert all(row["worst_finish_time_ratio"] > 0 for row in told["policies"].values())
     slower = told["policies"]["sia"]["avg_jct_s"] / alike["policies"]["sia"]["avg_jct_s"]
     assert slower != 1.0, "slowdowns have no effect"
 
@@ -286,6 +287,7 @@ def test_the_lists(pal: Pal) -> None:
         (("--window", "all"), "must be FIRST:END"),
         (("--out", "report"), "--out means nothing with --cluster TYPE:GPUS"),
         (("--profile", "drawn:2"), "profile drawn takes nothing after a colon, not '2'"),
+        (("--locality-penalty", "2"), "--locality-penalty needs nodes: --cluster fast:"),
         (("--cluster", "v100:2/2,k80:2"), "give /GPUS_PER_NODE for every type or for none"),
         (("--cluster", "v100:3/2,k80:2/2"), "and whole nodes"),
         (("--sweep", "load"), "--sweep means nothing with --cluster TYPE:GPUS"),

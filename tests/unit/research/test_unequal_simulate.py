@@ -91,10 +91,10 @@ def test_an_elastic_job_grows_step_by_step_and_its_work_is_counted() -> None:
 def test_the_finish_time_ratio() -> None:
     """Alone on all GPUs a job is never unfair to itself; two that wait for each other are."""
     alone = simulate([LONG], [1, 0.0], Script((0, [0])), move_cost_s=0)
-    assert alone.unfairness.tolist() == [1.0]
+    assert alone.finish_time_ratio.tolist() == [1.0]
     twice = simulate([LONG, LONG._replace(id="b")], [1, 0.0], Script((0, [0, -1]), (500, [-1, 0])), move_cost_s=0,
                      review_s=500)  # fmt: skip
-    assert twice.unfairness.tolist() == [0.5, 1.5]
+    assert twice.finish_time_ratio.tolist() == [0.5, 1.5]
 
 
 class Script:
