@@ -275,6 +275,7 @@ def test_a_sites_own_table_and_figures_that_do_not_exist(
         (("--format", "sia"), "format 'sia' is not gavel"),
         (("--queue", "fifo"), "--queue means nothing with --replica gavel"),
         (("--out", "x"), "--out means nothing with --replica gavel"),
+        (("--cluster", "v100:4/2,p100:4/2"), "--replica gavel knows no nodes: give --cluster v100:4,p100:4"),
         (("--cluster", "2x4"), "must be TYPE:GPUS"),
         (("--trace", "another"), "--trace is given 2 times; here one trace is replayed"),
     ],
