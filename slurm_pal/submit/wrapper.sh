@@ -171,7 +171,7 @@ pal_run() {
   while :; do
     if [ -z "$pal_got" ]; then
       if ! kill -0 "$pal_script" && [[ $'\n'$(jobs -rp)$'\n' == *$'\n'"$pal_script"$'\n'* ]]; then return; fi
-      wait "$pal_script"
+      wait "${pal_got:+none}${pal_got:-$pal_script}" # a signal since the line above: what is no process is not waited for
       pal_status=$?
       [ -n "$pal_got" ] || return
     fi

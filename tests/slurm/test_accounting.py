@@ -149,7 +149,8 @@ def test_a_job_of_the_owners_qos_preempts_a_guest(centre: Lab, client: CliClient
     assert [job.restarts for job in client.jobs_of(guests).values()].count(1) == 1
     client.cancel([owner, *guests])
     told = ["sacct", "-n", "-P", "-X", "-D", "-o", "state,account,qos,partition,nodelist,alloctres,comment"]
-    wait_until(lambda: "|owner|owner|owner|" in run(centre, *told, "-j", str(owner)))  # the start is told after the end
+    # Partition and nodes of a start are told one after the other, and both perhaps after the end.
+    wait_until(lambda: f"|owner|owner|owner|{node}|" in run(centre, *told, "-j", str(owner)))
     ((state, _, _, _, nodes, tres, comment),) = rows(run(centre, *told, "-j", str(owner)))
     assert state.startswith("CANCELLED") and (nodes, comment) == (node, "ours")
     assert "gres/gpu=4" in tres.split(",")

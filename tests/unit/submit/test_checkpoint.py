@@ -236,6 +236,19 @@ def test_other_signals_reach_the_script_once(name: str, whole: bool, start: Star
     assert job.end()[0] == 0
 
 
+def test_a_signal_just_before_the_wait_is_not_kept_until_the_next(start: Start, tmp_path: Path) -> None:
+    """Sent by the batch shell to itself, in the very moment before it waits for the script."""
+    (tmp_path / "debug").write_text(
+        """[ "$0" = slurm_script ] && set -T && trap 'case $BASH_COMMAND in "wait "*)
+        until [ -e begun ]; do sleep 0.02; done; [ -e sent ] || { : > sent; kill -USR2 $$; } ;; esac' DEBUG\n"""
+    )
+    body = "#!/bin/bash\ntrap 'echo x >> got; touch stop' USR2\n" + LOOP.partition("\n")[2]
+    job = start(body, "true", environment={"BASH_ENV": str(tmp_path / "debug")})
+    job.until("got")
+    assert job.end() == (4, b"", b"")
+    assert (tmp_path / "sent").exists()
+
+
 def test_a_requeue_that_reaches_all_processes_at_once_ends_quietly(start: Start) -> None:
     """The script and its witness die in the very moment of the signal: bash may miss that."""
     for _ in range(8):
