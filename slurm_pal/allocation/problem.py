@@ -141,6 +141,14 @@ def _check_indexes(made: Problem) -> None:
             raise DataError(f"job {job} {what} {found[job]}; {there} 0 to {count - 1}")
 
 
+def rows_of(made: Problem, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Problem:
+    """The problem of some of the jobs."""
+    per_job = (
+        "throughput", "scale", "weight", "remaining", "age_s", "earned_s", "held", "deadline_s", "entity", "kind",
+    )  # fmt: skip
+    return made._replace(**{name: getattr(made, name)[rows] for name in per_job})
+
+
 def effective(made: Problem, shares: Matrix) -> Vector:
     """(m,) effective throughput, steps/s: the time-weighted mean over the columns."""
     return np.asarray(np.einsum("ij,ij->i", made.throughput, shares))

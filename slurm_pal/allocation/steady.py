@@ -13,20 +13,28 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slurm_pal.allocation import second_stage
-from slurm_pal.allocation.base import fitting
+from slurm_pal.allocation.base import fitting, left_out, running
 from slurm_pal.allocation.finish_time import finish_time_fairness
+from slurm_pal.allocation.hadar import hadar
 from slurm_pal.allocation.linear import InfeasibleError, UnsolvedError
 from slurm_pal.allocation.makespan import makespan
 from slurm_pal.allocation.max_min import max_min
-from slurm_pal.allocation.problem import Allocation, Problem, Vector
+from slurm_pal.allocation.problem import Allocation, Problem, Vector, rows_of
+from slurm_pal.allocation.sia import SiaSettings, sia, standing
 from slurm_pal.allocation.throughput_sum import max_sum
 from slurm_pal.allocation.water_filling import hierarchical
 
-NONPREEMPTIVE_MAKESPAN = "nonpreemptive-makespan"
+NONPREEMPTIVE_MAKESPAN, HADAR, SIA, PAL_SIA = "nonpreemptive-makespan", "hadar", "sia", "pal-sia"
+UNAWARE = frozenset({HADAR, SIA})
+"""Published policies that know types of GPUs only: to them the GPUs of a partition are alike, and so are its nodes."""
 ALL_LEVELS = 150
 """Jobs up to which every level of water filling is solved: .2 s for jobs that are all different."""
+
+SIA_TERMS = SiaSettings(gap=0.01, limit_s=0.25)
+"""A tick has many deals to make."""
 
 
 def _then(
@@ -38,8 +46,10 @@ def _then(
         found = first(problem)
         if not np.isfinite(found.objective) or found.objective <= 0:
             return found
+        anew = np.zeros_like(problem.throughput)  # where jobs run does not count, and who is alike stays one row
         try:
-            return second_stage.second_stage(problem, floor(problem, found.objective))._replace(notes=found.notes)
+            second = second_stage.second_stage(problem, floor(problem, found.objective), previous=anew)
+            return second._replace(notes=found.notes)
         except (InfeasibleError, UnsolvedError):
             return found  # the floor is at the edge of what there is: the first stage's own shares are as good
 
@@ -60,6 +70,41 @@ def by_entity(problem: Problem) -> Allocation:
     return fair(problem._replace(weight=problem.entity_weight[problem.entity] * part))
 
 
+def _dealt(
+    one: Callable[[Problem, NDArray[np.bool_]], NDArray[np.int64]],
+) -> Callable[[Problem], Allocation]:
+    """A policy that answers with columns, asked until all jobs have one.
+
+    In the first deal running jobs keep what they hold. Each of k deals has 1/k of the time, so all capacities hold.
+    """
+
+    def policy(problem: Problem) -> Allocation:
+        shares = np.zeros((problem.n_jobs, problem.n_columns))
+        runs = running(problem)
+        left, deals = np.flatnonzero(runs), 0
+        while left.size:
+            now = rows_of(problem, left)
+            pinned = (now.held >= 0) & (deals == 0)
+            found = one(now, pinned)
+            placed = found >= 0
+            if not placed.any():
+                break
+            shares[left[placed], found[placed]] = 1.0
+            left, deals = left[~placed], deals + 1
+        return Allocation(shares / max(1, deals), notes=left_out(runs))
+
+    return policy
+
+
+def _hadar(problem: Problem, pinned: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return hadar(problem, problem.remaining, np.zeros(problem.n_jobs), pinned)
+
+
+def _sia(problem: Problem, pinned: NDArray[np.bool_]) -> NDArray[np.int64]:
+    shares = sia(problem, standing(problem.n_jobs)._replace(pinned=pinned), SIA_TERMS).shares
+    return np.where(shares.any(axis=1), shares.argmax(axis=1), -1)
+
+
 fair = _then(max_min, second_stage.level_floor)
 soon = _then(makespan, second_stage.makespan_floor)
 STEADY: dict[str, Callable[[Problem], Allocation]] = {
@@ -69,5 +114,11 @@ STEADY: dict[str, Callable[[Problem], Allocation]] = {
     "gavel:makespan": soon,
     "gavel:max-sum": max_sum,
     "gavel:hierarchical": by_entity,
+    HADAR: _dealt(_hadar),
+    SIA: _dealt(_sia),
+    PAL_SIA: _dealt(_sia),
 }
-"""Name in `rebalance.allocation` -> policy. `gavel:makespan` is the same as ours."""
+"""Name in `rebalance.allocation` -> policy. `gavel:makespan` is the same as `nonpreemptive-makespan`.
+
+`pal-sia` is Sia's program; it knows single GPUs, since its columns do.
+"""

@@ -37,6 +37,7 @@ class Sharer(NamedTuple):
     gpus: int
     sensitivity: str
     run_s: float  # still to come, in the slowest of its partitions
+    stays: bool = False  # it runs, and cannot be moved to another partition
 
 
 class SharedPartitions(NamedTuple):
@@ -44,14 +45,16 @@ class SharedPartitions(NamedTuple):
 
     site: columns.Columns
     overlaps: tuple[tuple[frozenset[str], float], ...]  # partitions with nodes in common, and the GPUs of all of them
+    level: Mapping[tuple[str, int], int]  # variability class of each GPU (node, index)
 
 
 def shared_partitions(
-    overview: Overview, snapshot: Snapshot, names: Sequence[str], taking_part: frozenset[int]
+    overview: Overview, snapshot: Snapshot, names: Sequence[str], taking_part: frozenset[int], *, alike: bool = False
 ) -> SharedPartitions | None:
     """The partitions of these names that are up and have GPUs; None where none has.
 
-    GPUs held by jobs that do not take part are left out, and so are nodes that are reserved now.
+    GPUs held by jobs that do not take part are left out, and so are nodes that are reserved now. With `alike`
+    the GPUs of a partition have no variability classes.
     """
     open_nodes = (node for node in overview.nodes if usable(node.states) and not node.states & RESERVED)
     nodes = {node.name: node for node in open_nodes if node.n_gpus}
@@ -63,21 +66,26 @@ def shared_partitions(
         for k in indexes
     )
     found, inside = [], {}
+    level: dict[tuple[str, int], int] = {}
     for partition in overview.partitions:
         mine = [nodes[name] for name in partition.nodes if name in nodes]
         if partition.name in names and partition.up and mine:
-            made = _partition(partition.name, mine, snapshot, held)
+            made = _partition(partition.name, mine, snapshot, held, level, alike=alike)
             if made is not None:
                 found.append(made)
                 inside[partition.name] = mine
-    return SharedPartitions(columns.columns(found), _overlaps(inside, held)) if found else None
+    return SharedPartitions(columns.columns(found), _overlaps(inside, held), level) if found else None
 
 
 def _partition(
-    name: str, nodes: Sequence[Node], snapshot: Snapshot, held: Counter[tuple[str, int]]
-) -> columns.PartitionGpus | None:
-    """Its GPUs by class A's variability classes, without faulty ones; one that nobody has measured is a median one."""
-    levels = max(1, len(snapshot.centroids.get("A", [])))
+    name: str, nodes: Sequence[Node], snapshot: Snapshot, held: Counter[tuple[str, int]],
+    level_of: dict[tuple[str, int], int], *, alike: bool,
+) -> columns.PartitionGpus | None:  # fmt: skip
+    """Its GPUs by class A's variability classes, without faulty ones; one that nobody has measured is a median one.
+
+    `level_of` gets the class of each.
+    """
+    levels = 1 if alike else max(1, len(snapshot.centroids.get("A", [])))
     counts = np.zeros((len(nodes), levels), dtype=np.int64)
     seen: dict[str, list[list[float]]] = {c: [[] for _ in range(levels)] for c in SENSITIVITY_CLASSES}
     for row, node in enumerate(nodes):
@@ -89,10 +97,11 @@ def _partition(
                 continue
             if at is not None and snapshot.columns["class_A"][at] != NO_CLASS:
                 known = min(levels - 1, int(snapshot.columns["class_A"][at]))
-            level = _middle(snapshot) if known is None else known
+            level = min(levels - 1, _middle(snapshot)) if known is None else known
             counts[row, level] += 1
+            level_of[node.name, k] = level
             for c in SENSITIVITY_CLASSES:
-                seen[c][level].append(snapshot.slowdown(c, node.name, k) or 1.0)
+                seen[c][level].append((not alike and snapshot.slowdown(c, node.name, k)) or 1.0)
     if not counts.sum():
         return None
     slowdown = {c: _levels(of) for c, of in seen.items()}
@@ -154,7 +163,8 @@ def _bounds(group: frozenset[str], cells: Mapping[frozenset[str], int]) -> list[
 def problem_of(where: SharedPartitions, sharers: Sequence[Sharer], locality_penalty: float, now_s: float) -> Problem:
     """The jobs as an allocation problem. Remaining work is counted in the unit of each job's own throughputs.
 
-    Where a job runs now does not count: the question is who belongs where. What a move costs is for `planning`.
+    Where a job runs that may move does not count: the question is who belongs where. What a move costs is for
+    `planning`.
     """
     site = where.site
     speed = np.array([[one.speed.get(p.name, 0.0) for p in site.partitions] for one in sharers])
@@ -175,12 +185,27 @@ def problem_of(where: SharedPartitions, sharers: Sequence[Sharer], locality_pena
         entity=np.array([accounts[_account(one.job)] for one in sharers]),
         entity_weight=np.ones(max(1, len(accounts))),
     )
+    made = made._replace(held=np.array([_held(where, made, k, one) for k, one in enumerate(sharers)], dtype=np.int64))
     uses = [[float(column.partition in names) for column in site.names] for names, _ in where.overlaps]
     if not uses:
         return made
     return made._replace(
         uses=np.vstack([made.uses, uses]), capacity=np.append(made.capacity, [gpus for _, gpus in where.overlaps])
     )
+
+
+def _held(where: SharedPartitions, made: Problem, row: int, one: Sharer) -> int:
+    """The column of what a job that stays holds, -1 for any other, and for one with GPUs that are not shared."""
+    site, gpus = where.site, [(node, k) for node, indexes in one.job.gpus.items() for k in indexes]
+    if not one.stays or not gpus or not all(gpu in where.level for gpu in gpus):
+        return -1
+    partition = next((k for k, some in enumerate(site.partitions) if some.name == one.job.partition), -1)
+    if partition < 0:
+        return -1
+    packed = site.first[partition] + max(where.level[gpu] for gpu in gpus)
+    spread = packed + site.rooms[partition].levels
+    wide = len(one.job.gpus) > 1 and made.throughput[row, spread] > 0
+    return spread if wide else packed if made.throughput[row, packed] > 0 else -1
 
 
 def _account(job: SlurmJob) -> str:

@@ -299,5 +299,6 @@ def sharers(
         if here > 0:
             slowest = min(value for value in speed.values() if value > 0) / here
             left_s = expected.left_of(job, slowest if job.job_id in elsewhere else 1.0, now_s)
-            found.append(Sharer(job, speed, gpus, facts_of(job, MoveSettings()).sensitivity, left_s / slowest))
+            stays = job.job_id not in elsewhere
+            found.append(Sharer(job, speed, gpus, facts_of(job, MoveSettings()).sensitivity, left_s / slowest, stays))
     return found

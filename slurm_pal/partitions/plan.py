@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_pal.allocation.steady import STEADY
+from slurm_pal.allocation.steady import STEADY, UNAWARE
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import ConfigError
 from slurm_pal.base.files import Reader, read_trusted
@@ -58,7 +58,7 @@ class Partitions:
         if name not in STEADY:
             origin = config.origin("rebalance", "allocation")
             raise ConfigError(f"rebalance.allocation = {name!r} ({origin}) is not one of {', '.join(STEADY)}")
-        self._allocate = STEADY[name]
+        self._allocate, self._alike = STEADY[name], name in UNAWARE
         self.speeds = Speeds(config, journal, reader)
 
     def share(
@@ -121,10 +121,11 @@ class Partitions:
         inside = in_partitions(overview, names)
         taking_part = sharers([*jobs, *alone], classes, inside, names, elsewhere, known, expected, now_s)
         counted = frozenset(one.job.job_id for one in taking_part)
-        where = belonging.shared_partitions(overview, scores, names, counted)
+        where = belonging.shared_partitions(overview, scores, names, counted, alike=self._alike)
         if where is None or not taking_part:
             return [], {}
-        problem = belonging.problem_of(where, taking_part, settings.locality_penalty, now_s)
+        penalty = 1.0 if self._alike else settings.locality_penalty
+        problem = belonging.problem_of(where, taking_part, penalty, now_s)
         shares = self._allocate(problem)
         rows = [*range(len(jobs)), *(k for k, one in enumerate(taking_part) if one.job.job_id in elsewhere)]
         belongs = belonging.by_partition(where, shares, rows)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from slurm_pal.allocation.base import fitting
 from slurm_pal.allocation.grouping import Groups, groups
 from slurm_pal.allocation.linear import INFINITE, LinearProgram, Rows, together
-from slurm_pal.allocation.problem import Problem, Vector
+from slurm_pal.allocation.problem import Problem, Vector, rows_of
 
 SUFFIXES = 24  # release times that `makespan_bound_s` looks at, at most
 
@@ -38,7 +38,7 @@ def makespan_bound_s(problem: Problem, release_s: Vector) -> float:
     ends_s = [float((release_s + alone_s).max(initial=0.0))]
     for start_s in picked:
         later = release_s >= start_s
-        part = _rows_of(problem, later)
+        part = rows_of(problem, later)
         ends_s.append(float(start_s) + _least_s(part, groups(part, part.remaining)))
     return max(ends_s)
 
@@ -98,11 +98,3 @@ def gangs(problem: Problem, scale: Vector, column: NDArray[np.int64]) -> Iterato
         yield need, float(capacity)
         for gang in np.unique(need[need > 1]):
             yield np.floor(need / gang), float(np.floor(capacity / gang))
-
-
-def _rows_of(problem: Problem, kept: NDArray[np.bool_]) -> Problem:
-    """The problem of some of the jobs."""
-    per_job = (
-        "throughput", "scale", "weight", "remaining", "age_s", "earned_s", "held", "deadline_s", "entity", "kind",
-    )  # fmt: skip
-    return problem._replace(**{name: getattr(problem, name)[kept] for name in per_job})

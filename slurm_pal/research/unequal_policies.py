@@ -4,6 +4,7 @@
 pal-share                      ours, with moves of running jobs
 nonpreemptive-makespan         ours in the tick: no job is ever stopped
 hadar                          in rounds, by prices
+srpt, las                      in rounds, in an order of jobs
 sia, pal-sia                   in rounds, by an integer program; the second knows single GPUs
 slurm                          a list of all partitions, no moves
 gavel:NAME                     in the published rounds
@@ -20,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.allocation.problem import Vector
-from slurm_pal.allocation.steady import NONPREEMPTIVE_MAKESPAN, STEADY
+from slurm_pal.allocation.steady import HADAR, NONPREEMPTIVE_MAKESPAN, PAL_SIA, SIA, STEADY
 from slurm_pal.base.errors import UsageError
 from slurm_pal.research import allocation_policies
-from slurm_pal.research.hadar_rounds import HadarRounds
+from slurm_pal.research.anew_rounds import AnewRounds, HadarPlace, LasPlace, srpt
 from slurm_pal.research.sia_rounds import ROUND_S as SIA_REVIEW_S
 from slurm_pal.research.sia_rounds import WHOLE, PalSiaRounds, SiaParts, SiaRounds
 from slurm_pal.research.unequal import Chosen, Moment, Policy, pal_share_policy
@@ -31,7 +32,7 @@ from slurm_pal.research.unequal_jobs import UnequalWorkload
 from slurm_pal.research.unequal_queue import Belonging, Listed
 from slurm_pal.research.unequal_rounds import REVIEW_S, Rounds
 
-OURS, SLURM, HADAR, SIA, PAL_SIA = "pal-share", "slurm", "hadar", "sia", "pal-sia"
+OURS, SLURM, SRPT, LAS = "pal-share", "slurm", "srpt", "las"
 NO_MOVES = "+nonpreemptive"
 """Suffix of a name: no running job is stopped."""
 TICK_S = 300.0
@@ -80,7 +81,15 @@ def _slurm(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
 
 
 def _hadar(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
-    return _told(HadarRounds(arrival_s.size), work)
+    return _told(AnewRounds(HadarPlace(arrival_s.size)), work)
+
+
+def _srpt(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
+    return AnewRounds(srpt)
+
+
+def _las(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
+    return AnewRounds(LasPlace(arrival_s.size))
 
 
 def _sia(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
@@ -118,6 +127,14 @@ POLICIES: dict[str, UnequalPolicy] = {
     HADAR: UnequalPolicy(
         _hadar, "prices that rise as GPUs are given out, jobs by payoff, rounds of 360 s (Hadar, IPDPS'24)", REVIEW_S
     ),
+    SRPT: UnequalPolicy(
+        _srpt, "shortest remaining time first, each job to the fastest type with room, rounds of 360 s", REVIEW_S
+    ),
+    LAS: UnequalPolicy(
+        _las,
+        "least GPU time so far first, in three queues, the fastest type with room, rounds of 360 s (Tiresias, NSDI'19)",
+        REVIEW_S,
+    ),
     SIA: UnequalPolicy(
         _sia, "an integer program of speed-ups and restart costs, rounds of 60 s (Sia, SOSP'23)", SIA_REVIEW_S
     ),
@@ -136,6 +153,7 @@ POLICIES: dict[str, UnequalPolicy] = {
             partial(_steady, name=name), "jobs wait where it says that they belong; no moves", TICK_S
         )
         for name in STEADY
+        if name != PAL_SIA  # columns are types here: it would be Sia
     },
 }
 

@@ -23,8 +23,8 @@ from unequal_types import HOUR, RECIPES, REVIEW_S, as_problem, draw
 from slurm_pal.allocation.hadar import hadar
 from slurm_pal.allocation.problem import problem
 from slurm_pal.research import allocation_policies
+from slurm_pal.research.anew_rounds import AnewRounds, HadarPlace
 from slurm_pal.research.bounds import makespan_bound_s
-from slurm_pal.research.hadar_rounds import HadarRounds
 from slurm_pal.research.unequal import GangJob, Policy, pal_share_policy, simulate
 from slurm_pal.research.unequal_rounds import Rounds
 from slurm_pal.simulate.throughput_file import read_throughputs
@@ -42,7 +42,7 @@ def rounds(name: str, n_jobs: int) -> Policy:
 
 def policies(n_jobs: int) -> dict[str, Callable[[], Policy]]:
     return {
-        "hadar": lambda: HadarRounds(n_jobs),
+        "hadar": lambda: AnewRounds(HadarPlace(n_jobs)),
         **{name: (lambda name=name: rounds(name, n_jobs)) for name in GAVEL},
         "pal-share": pal_share_policy,
     }

@@ -194,14 +194,16 @@ def test_without_a_sound_table_the_rest_of_the_tick_goes_on(site: Site, text: st
 
 @pytest.mark.parametrize(
     "policy",
-    ["nonpreemptive-makespan", "pal-share", "gavel:max-min", "gavel:ftf", "gavel:makespan", "gavel:hierarchical"],
-)
+    ["nonpreemptive-makespan", "pal-share", "gavel:max-min", "gavel:ftf", "gavel:makespan", "gavel:hierarchical", "hadar",
+     "sia", "pal-sia"],
+)  # fmt: skip
 def test_every_policy_decides(site: Site, policy: str) -> None:
     site.fill("n0", "n1")
     number = submitted(site)
     site.env["SLURM_PAL_REBALANCE_ALLOCATION"] = policy
-    shown = json.loads(site.run(*REBALANCE, "--once", "--json"))
+    shown = json.loads(site.run(*REBALANCE, "--once", "--act", "--json"))
     assert number in [row["job_id"] for row in shown["retarget"]] and shown["trouble"] == []
+    partition(site, number, "fast")
 
 
 def test_a_policy_that_is_not_known(site: Site) -> None:

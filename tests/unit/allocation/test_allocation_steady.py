@@ -88,3 +88,26 @@ def test_an_entity_without_a_job_that_runs(jobs: int) -> None:
     nothing = made._replace(throughput=np.where(made.entity[:, None] == 0, 0.0, made.throughput))
     shares = by_entity(nothing).shares
     assert np.isfinite(shares).all() and not shares[made.entity == 0].any()
+
+
+@pytest.mark.parametrize("policy", ["hadar", "sia", "pal-sia"])
+def test_whoever_is_left_out_of_one_deal_is_dealt_all_gpus_in_the_next(policy: str) -> None:
+    """Two GPUs, of which the first is held: a job would rather wait for it than take the slow one, and says so."""
+    made = problem([[4.0, 0.0], [4.0, 1.0], [4.0, 1.0]], [1, 1, 1], [1, 1], remaining=[1e4] * 3, held=[0, -1, -1])
+    shares = STEADY[policy](made).shares
+    assert shares[0].tolist() == [0.5, 0.0]  # it stays, in the first of two deals
+    assert sorted(map(tuple, shares[1:].tolist())) == [(0.0, 0.5), (0.5, 0.0)]
+    waits = made._replace(throughput=np.array([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0]]))
+    assert STEADY[policy](waits).shares[:, 0] == pytest.approx([1 / 3] * 3)
+
+
+@pytest.mark.parametrize("policy", STEADY)
+def test_where_a_job_runs_does_not_bind_the_linear_programs(policy: str) -> None:
+    made = random_problem(3, 9)
+    column = np.where(made.throughput[:, 1] > 0, 1, -1)
+    column[2:] = -1
+    held, free = STEADY[policy](made._replace(held=column)).shares, STEADY[policy](made).shares
+    if policy.startswith(("gavel:", "nonpreemptive")):
+        assert held.tolist() == free.tolist()
+    else:
+        assert all(held[k, column[k]] > 0 for k in np.flatnonzero(column >= 0))

@@ -81,6 +81,31 @@ def test_variability_classes_are_columns(tmp_path: Path) -> None:
     assert [list(node) for node in slow.nodes] == [[2, 0], [2, 0]] and slow.slowdown["A"] == [1.0, 1.0]
 
 
+def test_to_a_policy_that_knows_types_only_the_gpus_of_a_partition_are_alike(tmp_path: Path) -> None:
+    snapshot = scores(tmp_path, {"f0": [1.0, 1.6], "f1": [1.4, 1.4], "s0": [1.0, 1.0]})
+    where = belonging.shared_partitions(overview(), snapshot, NAMES, NOBODY, alike=True)
+    assert where is not None
+    assert [[list(node) for node in p.nodes] for p in where.site.partitions] == [[[2], [2]]] * 2
+    assert {value for p in where.site.partitions for of in p.slowdown.values() for value in of} == {1.0}
+
+
+def test_what_a_job_that_stays_holds_is_a_column(tmp_path: Path) -> None:
+    snapshot = scores(tmp_path, {"f0": [1.0, 1.6], "f1": [1.4, 1.4], "s0": [1.0, 1.0], "s1": [1.0, 1.0]})
+    jobs = [
+        running(1, "fast", {"f0": (0,)}), running(2, "fast", {"f0": (1,), "f1": (0,)}),
+        running(3, "slow", {"s0": (0,)}), running(4, "slow", {"s0": (1,), "s1": (0,)}), running(5, "slow", {"x9": (0,)}),
+    ]  # fmt: skip
+    where = belonging.shared_partitions(overview(*jobs), snapshot, NAMES, frozenset(range(1, 6)))
+    assert where is not None
+    sharers = [
+        Sharer(one, {"slow": 1.0, "fast": 4.0}, sum(map(len, one.gpus.values())), "A", 600.0, one.job_id != 3)
+        for one in jobs
+    ]
+    made = belonging.problem_of(where, sharers, 1.7, NOW_S)
+    names = [where.site.names[k] if k >= 0 else None for k in made.held.tolist()]
+    assert names == [("fast", False, 0), ("fast", True, 1), None, ("slow", True, 0), None]
+
+
 def test_partitions_with_nodes_in_common_have_no_more_gpus_than_these(plain: Snapshot) -> None:
     parts = [part("day", "s0", "f0"), part("night", "f0", "f1"), part("late", "f1"), part("own", "s1")]
     held = running(1, "day", {"f0": (0,)})

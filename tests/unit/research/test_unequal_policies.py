@@ -263,6 +263,24 @@ def test_who_comes_within_a_round_waits_for_the_next_and_gpus_idle() -> None:
     assert ran(work, "gavel:sjf").finish_s.tolist() == [100.0, pytest.approx(460.0, abs=60)]
 
 
+def test_the_shortest_rest_goes_first_each_job_on_its_fastest_type() -> None:
+    work = gavels(row(20000), row(400, 100.0), row(10, 100.0), cluster="v100:1,k80:1")
+    found = ran(work, "srpt")
+    # At 100 s only the k80 is free, and the shortest has it first; the first look after 360 s gives the next the v100.
+    assert found.finish_s[1:].tolist() == pytest.approx([410 + (400 - 300) / 2, 110])
+    assert found.moves[:2].tolist() == [2, 1]  # the first gives way, and comes back
+
+
+def test_who_has_had_least_goes_first() -> None:
+    work = gavels(row(20000, model="flat"), row(3000, 4000.0, model="flat"), cluster="v100:1")
+    found = ran(work, "las")
+    assert found.finish_s[1] == pytest.approx(4000 + 3000, abs=361)  # the first is in the second queue by then
+    first = ran(gavels(row(3400, model="flat"), row(100, 1000.0, model="flat"), cluster="v100:1"), "las")
+    assert first.finish_s.tolist() == [3400.0, 3500.0]  # in the same queue who came first stays
+    wide = gavels(row(20000, model="M", gpus=2), row(3000, 2000.0, gpus=2), cluster="v100:2")
+    assert ran(wide, "las").finish_s[1] < ran(wide, "gavel:fifo-perf").finish_s[1]  # GPU time counts, not time
+
+
 @pytest.mark.parametrize("name", ["gavel:fifo", "gavel:fifo-perf", "gavel:sjf", "gavel:max-min"])
 def test_jobs_far_shorter_than_a_round_are_not_taken_to_starve(name: str) -> None:
     found = ran(gavels(row(10, model="flat"), row(10, 10.0, model="flat")), name)
