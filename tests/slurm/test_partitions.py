@@ -194,9 +194,11 @@ def test_without_a_sound_table_the_rest_of_the_tick_goes_on(site: Site, text: st
 
 @pytest.mark.parametrize(
     "policy",
-    ["nonpreemptive-makespan", "pal-share", "gavel:max-min", "gavel:ftf", "gavel:makespan", "gavel:hierarchical", "hadar",
-     "sia", "pal-sia"],
-)  # fmt: skip
+    [
+        *("nonpreemptive-makespan", "pal-share", "gavel:max-min", "gavel:ftf", "gavel:makespan", "gavel:hierarchical"),
+        *("hadar", "sia", "pal-sia"),
+    ],
+)
 def test_every_policy_decides(site: Site, policy: str) -> None:
     site.fill("n0", "n1")
     number = submitted(site)

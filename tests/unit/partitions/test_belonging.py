@@ -93,7 +93,8 @@ def test_what_a_job_that_stays_holds_is_a_column(tmp_path: Path) -> None:
     snapshot = scores(tmp_path, {"f0": [1.0, 1.6], "f1": [1.4, 1.4], "s0": [1.0, 1.0], "s1": [1.0, 1.0]})
     jobs = [
         running(1, "fast", {"f0": (0,)}), running(2, "fast", {"f0": (1,), "f1": (0,)}),
-        running(3, "slow", {"s0": (0,)}), running(4, "slow", {"s0": (1,), "s1": (0,)}), running(5, "slow", {"x9": (0,)}),
+        running(3, "slow", {"s0": (0,)}), running(4, "slow", {"s0": (1,), "s1": (0,)}),
+        running(5, "slow", {"x9": (0,)}),
     ]  # fmt: skip
     where = belonging.shared_partitions(overview(*jobs), snapshot, NAMES, frozenset(range(1, 6)))
     assert where is not None
