@@ -2,10 +2,14 @@
 """Policies for a scheduler that stops no job: where each job belongs, as shares of time. A row is a policy.
 
 The LP policies are followed by the second stage, since what they leave open would change from
-one tick to the next. Ours, NONPREEMPTIVE_MAKESPAN, is that of least makespan and then most throughput: no
-job belongs where it would hold up the end of all work, and apart from that each column goes to the
-jobs that gain most by it. The prices of `pal-share` (research) have no use where no job can be moved on
-later, and most throughput alone leaves long jobs on slow GPUs (docs/benchmarks.md).
+one tick to the next. Ours are NONPREEMPTIVE_COMPLETION (`sufferage`: the least mean completion time) and
+NONPREEMPTIVE_MAKESPAN, that of least makespan and then most throughput: no job belongs where it would hold
+up the end of all work, and apart from that each column goes to the jobs that gain most by it. The prices
+of `pal-share` (research) have no use where no job can be moved on later, and most throughput alone leaves
+long jobs on slow GPUs (docs/benchmarks.md).
+
+Hadar and Sia say who runs now, and the others wait. Here nobody is stopped, and whoever waits needs an
+answer as well: those left out are dealt anew on all GPUs, as if everybody before them had ended.
 """
 
 from __future__ import annotations
@@ -24,10 +28,12 @@ from slurm_pal.allocation.makespan import makespan
 from slurm_pal.allocation.max_min import max_min
 from slurm_pal.allocation.problem import Allocation, Problem, Vector, rows_of
 from slurm_pal.allocation.sia import SiaSettings, sia, standing
+from slurm_pal.allocation.sufferage import least_completion
 from slurm_pal.allocation.throughput_sum import max_sum
 from slurm_pal.allocation.water_filling import hierarchical
 
-NONPREEMPTIVE_MAKESPAN, HADAR, SIA, PAL_SIA = "nonpreemptive-makespan", "hadar", "sia", "pal-sia"
+NONPREEMPTIVE_MAKESPAN, NONPREEMPTIVE_COMPLETION = "nonpreemptive-makespan", "nonpreemptive-completion"
+HADAR, SIA, PAL_SIA = "hadar", "sia", "pal-sia"
 UNAWARE = frozenset({HADAR, SIA})
 """Published policies that know types of GPUs only: to them the GPUs of a partition are alike, and so are its nodes."""
 ALL_LEVELS = 150
@@ -108,6 +114,7 @@ def _sia(problem: Problem, pinned: NDArray[np.bool_]) -> NDArray[np.int64]:
 fair = _then(max_min, second_stage.level_floor)
 soon = _then(makespan, second_stage.makespan_floor)
 STEADY: dict[str, Callable[[Problem], Allocation]] = {
+    NONPREEMPTIVE_COMPLETION: least_completion,
     NONPREEMPTIVE_MAKESPAN: soon,
     "gavel:max-min": fair,
     "gavel:ftf": _then(finish_time_fairness, second_stage.finish_time_floor),

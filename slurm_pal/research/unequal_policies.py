@@ -2,6 +2,7 @@
 """Policies for unequal GPUs with moves charged, by name; adding one is one row.
 
 pal-share                      ours, with moves of running jobs
+nonpreemptive-completion,
 nonpreemptive-makespan         ours in the tick: no job is ever stopped
 hadar                          in rounds, by prices
 srpt, las                      in rounds, in an order of jobs
@@ -116,7 +117,7 @@ def _of_gavel(name: str, row: allocation_policies.AllocationPolicy) -> UnequalPo
 
 def _followed(name: str) -> str:
     """What a policy of the tick is called here."""
-    return name if name == NONPREEMPTIVE_MAKESPAN else name + NO_MOVES
+    return name if name.startswith("nonpreemptive-") else name + NO_MOVES
 
 
 POLICIES: dict[str, UnequalPolicy] = {

@@ -196,7 +196,7 @@ def test_without_a_sound_table_the_rest_of_the_tick_goes_on(site: Site, text: st
     "policy",
     [
         *("nonpreemptive-makespan", "pal-share", "gavel:max-min", "gavel:ftf", "gavel:makespan", "gavel:hierarchical"),
-        *("hadar", "sia", "pal-sia"),
+        *("nonpreemptive-completion", "hadar", "sia", "pal-sia"),
     ],
 )
 def test_every_policy_decides(site: Site, policy: str) -> None:
