@@ -32,28 +32,44 @@ ROOM = 0.5
 """How much the load of a column counts where there is room: with 1 completion takes 1 to 2 % longer (loads .8, 1.3)."""
 
 
+class Dealt(NamedTuple):
+    """All jobs with their columns, and what the next one would find."""
+
+    allocation: Allocation
+    price: Vector  # (n,) of a GPU second, s
+    load_s: Vector  # (n,) GPU time of the jobs in the column, per GPU
+
+
 def least_completion(problem: Problem) -> Allocation:
     """Shares of one column for each job: 1, or less where together they take more GPUs than there are.
 
     Uses throughput, scale, uses, capacity, remaining and held of the problem. A running job stays.
     """
-    speeds = fitting(problem)
-    able = np.asarray(speeds.any(axis=1))
+    return dealt(problem).allocation
+
+
+def dealt(problem: Problem) -> Dealt:
+    """The same, with prices and loads."""
+    able = np.asarray(fitting(problem).any(axis=1))
     some = rows_of(problem, np.flatnonzero(able))
     shares = np.zeros((problem.n_jobs, problem.n_columns))
+    price, load_s = np.zeros(problem.n_columns), np.zeros(problem.n_columns)
     if some.n_jobs:
-        column = _dealt(some, run_times(some))
+        run_s = run_times(some)
+        price = prices(some, run_s)
+        column, load_s = _columns(some, run_s, price)
         shares[np.flatnonzero(able), column] = 1.0
         used = problem.uses @ (problem.scale @ shares)
         with_gpus = problem.capacity > 0
         shares /= max(1.0, float((used[with_gpus] / problem.capacity[with_gpus]).max(initial=0.0)))
-    return Allocation(shares, notes=left_out(able))
+    return Dealt(Allocation(shares, notes=left_out(able)), price, load_s)
 
 
 def run_times(problem: Problem) -> Matrix:
     """(m, n) time until a job that runs in the column from now on ends, s; inf where it cannot run."""
     speeds = fitting(problem)
-    return np.divide(problem.remaining[:, None], speeds, out=np.full(speeds.shape, np.inf), where=speeds > 0)
+    run_s: Matrix = np.divide(problem.remaining[:, None], speeds, out=np.full(speeds.shape, np.inf), where=speeds > 0)
+    return run_s
 
 
 def prices(problem: Problem, run_s: Matrix) -> Vector:
@@ -105,7 +121,7 @@ def _least_s(work: _Work) -> float:
     )
     cost = np.zeros(v + 1)
     cost[v] = 1.0
-    return LinearProgram(cost, rows, maximise=False).solve().objective
+    return float(LinearProgram(cost, rows, maximise=False).solve().objective)
 
 
 def _spread_over(work: _Work, time_s: float) -> Vector:
@@ -115,8 +131,8 @@ def _spread_over(work: _Work, time_s: float) -> Vector:
     return np.maximum(0.0, -found.dual[work.kinds :])
 
 
-def _dealt(problem: Problem, run_s: Matrix) -> NDArray[np.int64]:
-    """(m,) the column of each job."""
+def _columns(problem: Problem, run_s: Matrix, price: Vector) -> tuple[NDArray[np.int64], Vector]:
+    """(m,) the column of each job, and (n,) the loads with all of them."""
     scale, uses = problem.scale, problem.uses
     runs = problem.held >= 0
     column = np.where(runs, problem.held, -1)
@@ -124,12 +140,12 @@ def _dealt(problem: Problem, run_s: Matrix) -> NDArray[np.int64]:
     held_s = np.where(np.isfinite(run_s[rows, column[rows]]), run_s[rows, column[rows]], 0.0)
     free = problem.capacity - uses[:, column[rows]] @ scale[rows]  # (k,) of each capacity row
     load_s = _per_gpu(problem, uses[:, column[rows]] @ (scale[rows] * held_s))
-    cost = run_s * (1.0 + scale[:, None] * prices(problem, run_s))
+    cost = run_s * (1.0 + scale[:, None] * price)
     apart = ~((uses.T @ uses) > 0)  # columns without GPUs in common
     left = np.flatnonzero(~runs)
     while left.size:
         room = scale[left, None] <= np.where(uses > 0, free[:, None], np.inf).min(axis=0)
-        until_s = cost[left] + np.where(room, ROOM, 1.0) * (uses * load_s[:, None]).max(axis=0)
+        until_s = cost[left] + np.where(room, ROOM, 1.0) * _of_column(problem, load_s)
         at = until_s.argmin(axis=1)
         k = int(_sufferage(until_s, at, apart).argmax())
         job, chosen = int(left[k]), int(at[k])
@@ -137,7 +153,12 @@ def _dealt(problem: Problem, run_s: Matrix) -> NDArray[np.int64]:
         free -= uses[:, chosen] * scale[job]
         load_s += _per_gpu(problem, uses[:, chosen] * (scale[job] * run_s[job, chosen]))
         left = np.delete(left, k)
-    return column
+    return column, _of_column(problem, load_s)
+
+
+def _of_column(problem: Problem, load_s: Vector) -> Vector:
+    """(n,) that of the fullest of the capacity rows that a column draws on."""
+    return np.asarray((problem.uses * load_s[:, None]).max(axis=0, initial=0.0))
 
 
 def _per_gpu(problem: Problem, gpu_s: Vector) -> Vector:

@@ -16,9 +16,10 @@ from slurm_pal.base import marks
 from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import EXCLUDED, REQUIRED, verdict
+from slurm_pal.decide.lease import EXCLUDED, PARTITION, REQUIRED, verdict
 from slurm_pal.decide.offers import named_in_vain
 from slurm_pal.decide.ownership import Whose, listed, names, whose
+from slurm_pal.decide.partition_mark import mark_of
 
 _KEY = "lease"
 _UNKNOWN: Mapping[str, Node] = {}
@@ -64,23 +65,30 @@ def in_force(job: SlurmJob) -> dict[str, str]:
     found: dict[str, str] = {}
     for mark in marks_of(job):
         found |= _restored(job, mark)
-    return found
+    parted = mark_of(job)
+    return found | {PARTITION: parted.own} if parted is not None else found
 
 
-def ending(job: SlurmJob, now_s: float, pass_s: float, nodes: Mapping[str, Node] = _UNKNOWN) -> Update | None:
+def ending(
+    job: SlurmJob, now_s: float, pass_s: float, nodes: Mapping[str, Node] = _UNKNOWN, *, shared: bool = False
+) -> Update | None:
     """The update that takes back those leases of a job that are over; None where none is. Pure.
 
     `nodes` are the cluster's, as they are now. `pass_s` is the time of one scheduling pass, granted to a job that
     Slurm has not looked at. A held job is left alone, and so is one that waits for another job or for a time, and
     every list that is no longer as we set it. Jobs with a lease of the tick (pending/retarget.py) must not be given:
-    an old mark may name the same nodes.
+    an old mark may name the same nodes. With `shared` the tick has set the partitions that the job has now.
     """
     if job.state != "PENDING" or job.held:
         return None
     fields: dict[str, str] = {}
     for mark in marks_of(job):
-        if _over(job, mark, now_s, pass_s, nodes):
+        in_vain = _LIST.get(mark.action) == REQUIRED and named_in_vain(job, nodes, now_s)
+        if _over(job, mark.lease_s, now_s, pass_s, in_vain):
             fields |= _restored(job, mark)
+    parted = None if shared else mark_of(job)
+    if parted is not None and _over(job, parted.lease_s, now_s, pass_s):
+        fields[PARTITION] = parted.own
     return Update(job.job_id, fields) if fields else None
 
 
@@ -101,14 +109,13 @@ def judged(
     return found, broken
 
 
-def _over(job: SlurmJob, mark: Mark, now_s: float, pass_s: float, nodes: Mapping[str, Node]) -> bool:
+def _over(job: SlurmJob, lease_s: float, now_s: float, pass_s: float, in_vain: bool = False) -> bool:
     """The lease runs from when the job may start; a promise for one start ends with a requeue."""
-    made_s, lease_s = max(job.submit_s, job.eligible_s), mark.lease_s
+    made_s = max(job.submit_s, job.eligible_s)
     if job.restarts:
         lease_s = 0.0
     if now_s < job.submit_s - CLOCK_SKEW_S:  # the clock was set back: nobody knows how long it has waited
         made_s, lease_s = now_s - pass_s, 0.0
-    in_vain = _LIST.get(mark.action) == REQUIRED and named_in_vain(job, nodes, now_s)
     return verdict(job.reason, made_s, made_s + lease_s, pass_s, now_s, in_vain) == "clear"
 
 

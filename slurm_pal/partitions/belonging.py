@@ -168,6 +168,7 @@ def problem_of(where: SharedPartitions, sharers: Sequence[Sharer], locality_pena
     """
     site = where.site
     speed = np.array([[one.speed.get(p.name, 0.0) for p in site.partitions] for one in sharers])
+    speed = speed.reshape(len(sharers), len(site.partitions))
     slowest = np.where(speed > 0, speed, np.inf).min(axis=1, initial=np.inf)
     slowest = np.where(np.isfinite(slowest), slowest, 0.0)
     accounts = {name: k for k, name in enumerate(dict.fromkeys(_account(one.job) for one in sharers))}

@@ -19,6 +19,7 @@ from slurm_pal.decide.constraint import compile_constraint
 from slurm_pal.decide.facts import MoveSettings, facts_of
 from slurm_pal.decide.job_request import request_of
 from slurm_pal.decide.lease import TickLease
+from slurm_pal.decide.partition_mark import own_partitions
 from slurm_pal.decide.request import Request
 from slurm_pal.moves.planning import Running
 from slurm_pal.moves.worth import expected_left_s, stated_limit_s
@@ -110,7 +111,7 @@ def _may_begin(one: Claimant, site: PartitionNodes, barred: Collection[int]) -> 
 
 def _claimant(one: Waiting, leases: Leases, site: PartitionNodes, known: Known, expected: Expected) -> Claimant | None:
     job, lease = one.job, leases.partitions.get(one.job.job_id)
-    own = tuple((lease.own if lease is not None else job.partition).split(","))
+    own = tuple((lease.own if lease is not None else own_partitions(job)).split(","))
     waits = job.waits_for_nodes or (lease is not None and not job.held and job.reason.startswith(LIMITS))
     if job.state != "PENDING" or not waits:
         return None

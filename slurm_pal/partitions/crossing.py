@@ -14,11 +14,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from slurm_pal.decide.steering import sure
 from slurm_pal.journal.journal import Move
 from slurm_pal.journal.move_states import MoveOutcome
 from slurm_pal.moves.planning import Elsewhere, Running
 from slurm_pal.partitions.claimants import Known, PartitionNodes, open_partitions, speeds
-from slurm_pal.partitions.sharing import LEAST_SHARE, sure
+from slurm_pal.partitions.sharing import LEAST_SHARE
 from slurm_pal.slurm.client import Overview
 
 

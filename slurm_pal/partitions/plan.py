@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_pal.allocation.steady import STEADY, UNAWARE
+from slurm_pal.allocation import sufferage
+from slurm_pal.allocation.problem import Allocation, Problem
+from slurm_pal.allocation.steady import NONPREEMPTIVE_COMPLETION, STEADY, UNAWARE
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import ConfigError
 from slurm_pal.base.files import Reader, read_trusted
@@ -18,10 +20,12 @@ from slurm_pal.decide.candidates import may_start
 from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.offers import claimed_gpus, free_indexes, used_indexes
+from slurm_pal.decide.steering import Market
 from slurm_pal.journal.journal import REFUSED, Journal, Move
 from slurm_pal.moves.planning import Running
-from slurm_pal.partitions import belonging, crossing, sharing
-from slurm_pal.partitions.claimants import Expected, Leases, claimants, in_partition, in_partitions, sharers
+from slurm_pal.partitions import belonging, crossing, sharing, steering
+from slurm_pal.partitions.belonging import SharedPartitions
+from slurm_pal.partitions.claimants import Expected, Known, Leases, claimants, in_partition, in_partitions, sharers
 from slurm_pal.partitions.crossing import Crosser
 from slurm_pal.partitions.speeds import Speeds
 from slurm_pal.pending.demand import wanted
@@ -59,6 +63,8 @@ class Partitions:
             origin = config.origin("rebalance", "allocation")
             raise ConfigError(f"rebalance.allocation = {name!r} ({origin}) is not one of {', '.join(STEADY)}")
         self._allocate, self._alike = STEADY[name], name in UNAWARE
+        self._sells = name == NONPREEMPTIVE_COMPLETION
+        self.market: Market | None = None  # what the last tick has found for jobs to come
         self.speeds = Speeds(config, journal, reader)
 
     def share(
@@ -68,6 +74,7 @@ class Partitions:
 
         Raises DataError for a table of throughputs that cannot be read.
         """
+        self.market = None
         leases = Leases(self._journal.leases(Sort.PARTITIONS), self._journal.leases())
         given_back = self._given_back(overview, leases.partitions, jobs.moving)
         changed = {wish.job_id: wish for wish in sharing.changed(given_back, overview.jobs)}
@@ -112,6 +119,7 @@ class Partitions:
         pending = claimants(overview, waiting, leases, self._barred(now_s), known, expected)
         jobs = [one for one in pending if len(one.own) > 1]
         if not jobs and not crossers:
+            self._empty(overview, scores, known, expected, now_s, interval_s)
             return [], {}
         classes = {one.job.job_id: one.sensitivity for one in waiting}
         lists = [*(one.own for one in jobs), *(cross.own for cross in crossers)]
@@ -126,7 +134,7 @@ class Partitions:
             return [], {}
         penalty = 1.0 if self._alike else settings.locality_penalty
         problem = belonging.problem_of(where, taking_part, penalty, now_s)
-        shares = self._allocate(problem)
+        shares = self._allocated(where, problem, known, now_s, interval_s)
         rows = [*range(len(jobs)), *(k for k, one in enumerate(taking_part) if one.job.job_id in elsewhere)]
         belongs = belonging.by_partition(where, shares, rows)
         longest_s = self._config.number("rebalance", "partition_wait_s")
@@ -134,6 +142,30 @@ class Partitions:
         room = _room(overview, frozenset(one.job.job_id for one in jobs))
         wishes = sharing.share(jobs, belongs[: len(jobs)], leases.partitions, room, overview.up, terms, now_s)
         return wishes, {taking_part[k].job.job_id: found for k, found in zip(rows, belongs, strict=True)}
+
+    def _allocated(
+        self, where: SharedPartitions, problem: Problem, known: Known, now_s: float, interval_s: float
+    ) -> Allocation:
+        if not self._sells:
+            return self._allocate(problem)
+        found = sufferage.dealt(problem)
+        self.market = steering.market(where.site, found, known, now_s, interval_s)
+        return found.allocation
+
+    def _empty(
+        self, overview: Overview, scores: Snapshot, known: Known, expected: Expected, now_s: float, interval_s: float
+    ) -> None:
+        """Nobody waits with several partitions: what a new job would find beside those that run."""
+        names = [
+            p.name for p in overview.partitions if p.up and known.type_of.get(p.name) in known.model.types
+        ]  # fmt: skip
+        if not self._sells or len(names) < 2:
+            return
+        run = sharers([], {}, in_partitions(overview, names), names, {}, known, expected, now_s)
+        where = belonging.shared_partitions(overview, scores, names, frozenset(one.job.job_id for one in run))
+        if where is not None:
+            penalty = settings_of(self._config).locality_penalty
+            self._allocated(where, belonging.problem_of(where, run, penalty, now_s), known, now_s, interval_s)
 
     def _barred(self, now_s: float) -> frozenset[int]:
         """Jobs whose last lists Slurm has refused, or would not start them with: left to it for a time."""

@@ -14,7 +14,6 @@ elsewhere may be room: a list that has stood for `Terms.longest_s` makes way for
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.jobs import GpuShape, SlurmJob
 from slurm_pal.decide.lease import PARTITION, LeaseKind, Sort, TickLease
 from slurm_pal.decide.ownership import Whose, of_lease
+from slurm_pal.decide.steering import gained_s
 from slurm_pal.pending.retarget import Waiting, Wish, WishAction
 from slurm_pal.placement.patience import WAIT_SHARE
 from slurm_pal.slurm.client import Overview
@@ -227,7 +227,13 @@ class _Sharing:
     def _leave(self, why: str) -> Wish:
         """The user's own list, for a job that does not start now."""
         if self._lease is None:
-            return _say(self._one.job, WishAction.NONE, None, why)
+            job, own = self._one.job, ",".join(self._one.own)
+            if own == job.partition:
+                return _say(job, WishAction.NONE, None, why)
+            # palsub has made it shorter: from now on that is ours.
+            self._lease = TickLease(
+                job.job_id, LeaseKind.PARTITION, job.partition, own, self._now_s, self._now_s, job.restarts, why
+            )
         return _back(self._one.job, self._lease, why, self._up)
 
 
@@ -240,19 +246,9 @@ def patience_s(one: Claimant, names: Sequence[str], others: Sequence[str]) -> fl
     """
     speeds = [value for value in one.speed.values() if value > 0]
     slowest = min(speeds, default=0.0)
-    gains = [_gain_s(one, name, other, slowest) for name in names for other in others]
+    at = {name: (one.speed[name], one.error.get(name, 0.0)) for name in (*names, *others)}
+    gains = [gained_s(one.run_s * slowest, at[name], at[other]) for name in names for other in others]
     return WAIT_SHARE * max(0.0, min(gains, default=0.0))
-
-
-def _gain_s(one: Claimant, name: str, other: str, slowest: float) -> float:
-    ratio = math.log(one.speed[name] / one.speed[other])
-    doubt = one.error.get(name, 0.0) ** 2 + one.error.get(other, 0.0) ** 2
-    return one.run_s * slowest / one.speed[name] * math.expm1(sure(ratio, doubt))
-
-
-def sure(ratio: float, doubt: float) -> float:
-    """What counts of the logarithm of a ratio of throughputs, by the variance of its error: it is shrunk towards 0."""
-    return ratio**3 / (ratio**2 + doubt) if ratio else 0.0
 
 
 def not_taken(job: SlurmJob) -> str:

@@ -218,7 +218,7 @@ class _Round:
         if why := _not_now(one) or (_void(lease, job, self._now_s) if lease is not None else ""):
             return self._leave(one, lease, why)
         decided = self._decide(one)
-        if lease is None and (marked := in_force(job)):
+        if lease is None and (marked := in_force(job).keys() - {PARTITION}):
             kept_off = EXCLUDED in marked and decided.action == "exclude"
             return Wish(
                 job.job_id, WishAction.NONE, {}, None, kept_off, "palsub or the submit filter has set its node list"

@@ -88,16 +88,22 @@ def site(client: SlurmClient) -> SlurmSettings:
 
 
 def take_back(
-    client: SlurmClient, jobs: Iterable[SlurmJob], nodes: Iterable[Node], now_s: float, pass_s: float, aside: Aside
-) -> tuple[list[Update], list[str]]:
+    client: SlurmClient, jobs: Iterable[SlurmJob], nodes: Iterable[Node], now_s: float, pass_s: float, aside: Aside,
+    shared: Collection[int] = frozenset(),
+) -> tuple[list[Update], list[str]]:  # fmt: skip
     """End the leases that are over; returns those that were ended, and what went wrong, one line each.
 
-    Slurm is asked for these jobs once more, since they may have changed.
+    The partitions of the jobs `shared` were set by the tick. Slurm is asked for these jobs once more, since they
+    may have changed.
     """
     done: list[Update] = []
     trouble: list[str] = []
     named = {node.name: node for node in nodes}
-    wanted, broken = judged(jobs, lambda job: ending(job, now_s, pass_s, named))
+
+    def judge(job: SlurmJob) -> Update | None:
+        return ending(job, now_s, pass_s, named, shared=job.job_id in shared)
+
+    wanted, broken = judged(jobs, judge)
     for job, error in broken:
         aside.add(job, error, now_s)
     try:
@@ -107,7 +113,7 @@ def take_back(
     for update in wanted:
         try:
             found = own.get(update.job_id)
-            if found is None or judged([found], lambda job: ending(job, now_s, pass_s, named))[0] != [update]:
+            if found is None or judged([found], judge)[0] != [update]:
                 continue
             client.update_job(update.job_id, **update.fields)
             done.append(update)
@@ -219,12 +225,13 @@ class Publisher:
 
     def serve(
         self, overview: Overview, query_s: float, now_s: float, others: Collection[int] = frozenset(),
-        jobs: Sequence[SlurmJob] | None = None,
+        jobs: Sequence[SlurmJob] | None = None, shared: Collection[int] = frozenset(),
     ) -> Publication:  # fmt: skip
         """One publication on what Slurm answered within `query_s`: leases taken back, heartbeat, table, gpus.txt.
 
         `now_s` is when Slurm was asked; the lists of the jobs `others` are the caller's
-        own to look after. `jobs` are those of `overview` as they were before any was set aside.
+        own to look after, and so are the partitions of the jobs `shared`. `jobs` are those of `overview` as they
+        were before any was set aside.
         Raises SlurmError when its configuration is not known and cannot be had.
         """
         known = self.known_site(now_s)
@@ -238,7 +245,7 @@ class Publisher:
         if self._stays and known.may_clear:
             mine = [job for job in (overview.jobs if jobs is None else jobs) if job.job_id not in others]
             pass_s = self._config.number("submit", "lease_pass_s")
-            ended, more = take_back(self._client, mine, overview.nodes, now_s, pass_s, self.aside)
+            ended, more = take_back(self._client, mine, overview.nodes, now_s, pass_s, self.aside, shared)
             trouble += [*more, *self._beat(now_s)]
         elif self._stays:
             trouble.append(f"leases are not taken back: only SlurmUser ({known.slurm_user}) and root may do that")

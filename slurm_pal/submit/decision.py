@@ -181,6 +181,11 @@ def render(made: Record) -> list[str]:
     lines += _considered(sensitivity)
     if made.get("observed_s"):
         lines.append(f"observed in its first {made['observed_s']:g} s")
+    if made.get("steered"):
+        own = ",".join(made["steered"]["of"])
+        lines.append(
+            f"partition {made['steered']['partition']} of {own}: it ends soonest there, and holds up others least"
+        )
     if made["added"]:
         lines.append(f"added to sbatch: {' '.join(made['added'])}")
     if made.get("movable"):

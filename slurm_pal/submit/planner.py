@@ -9,8 +9,9 @@ import time
 from slurm_pal.base import marks, state
 from slurm_pal.base.config import ALWAYS, AUTO
 from slurm_pal.base.errors import DataError, SlurmError
+from slurm_pal.base.files import read_trusted
 from slurm_pal.base.jobs import UNKNOWN_CLASS
-from slurm_pal.base.light import suppress
+from slurm_pal.base.light import NamedTuple, json, suppress
 from slurm_pal.decide import lease
 from slurm_pal.decide.request import Request, for_class
 from slurm_pal.sensitivity.cascade import WORD, Verdict
@@ -18,6 +19,7 @@ from slurm_pal.store import heartbeat
 from slurm_pal.submit import decision, lease_file
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.choice import Choice, Moving
+from slurm_pal.submit.known import job_name
 from slurm_pal.submit.lease_file import Lease
 from slurm_pal.submit.movable import APPEND, TRUNCATE, MovableRequest, comment, job_word, own_nodes, terms
 from slurm_pal.submit.options import build
@@ -37,6 +39,20 @@ if TYPE_CHECKING:
 NOWHERE = "no job is sent to chosen nodes: no daemon takes node lists back, and {}; shown once a day"
 LAST_MARGIN_S = 60.0
 """A lease is taken back this long after submit.lease_max_s, whatever the job waits for."""
+
+
+class NewJob(NamedTuple):
+    """A job whose partition may be chosen."""
+
+    name: str
+    sensitivity: str
+
+
+class SteeredJob(NamedTuple):
+    """The partition of a new job, and the mark by which that can be taken back."""
+
+    partition: str
+    mark: str
 
 
 class SubmissionPlan:
@@ -70,13 +86,19 @@ def plan(
     def clearer_for(overview: Overview) -> str:
         return _clearer(config, chosen, request, cluster, alive, overview, warnings)
 
-    scores, decided, clearer = _decide(request, config, policy, known, clearer_for, now_s, asked)
+    # A daemon finds our mark in the job's comment, and the user's own comment is not ours to change.
+    steers = alive and not elastic and not request.comment and len(request.partitions) > 1
+    job = NewJob(job_name(line, script, os.environ).strip().lower(), known.sensitivity) if steers else None
+    scores, decided, clearer, steered = _decide(request, config, policy, known, clearer_for, now_s, asked, job)
     added, mark = list(decided.added), ""
     # Whoever looks at the job sees whose list it is; a lease guard also takes it back should the watcher be killed.
     if decided.lease_s and not request.comment:
         own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
         ours = ",".join(decided.pinned or decided.excluded)
         mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
+    if steered:
+        added.append(f"--partition={steered.partition}")
+        mark = f"{mark} {steered.mark}".strip()
     # The submit filter leaves a job with one of our marks alone, even if nothing was added to it here.
     decided_here = not isinstance(scores, DataError)
     said = known.sensitivity != UNKNOWN_CLASS
@@ -99,6 +121,7 @@ def plan(
         snapshot=_source(config, scores, now_s),
         warnings=warnings,
     ) | {"movable": moving._asdict() | {"open_mode": open_mode} if moving.movable else None}
+    made["steered"] = {"partition": steered.partition, "of": [*request.partitions]} if steered else None
     planned = SubmissionPlan(decided, made, words)
     if (says and alive) or elastic:
         plain = job_word(known.sensitivity, named, Moving(), nodes=nodes) if says and alive else None
@@ -197,13 +220,14 @@ def _clearer(
 
 def _decide(
     request: Request, config: Config, policy: str, known: Verdict, clearer_for: Callable[[Overview], str],
-    now_s: float, asked: Asked,
-) -> tuple[Snapshot | DataError | None, Decision, str]:  # fmt: skip
-    """Ask Slurm; meanwhile import the code that decides and read the snapshot. Also who takes a lease back."""
+    now_s: float, asked: Asked, job: NewJob | None,
+) -> tuple[Snapshot | DataError | None, Decision, str, SteeredJob | None]:  # fmt: skip
+    """Ask Slurm; meanwhile import the code that decides and read the snapshot. Also who takes a lease back, and the
+    partition where `job` belongs."""
     if request.leave or request.shape is None:
         from slurm_pal.decide.case import Decision
 
-        return None, Decision("none", f"left to Slurm: {request.leave or 'the job asks for no GPU'}"), ""
+        return None, Decision("none", f"left to Slurm: {request.leave or 'the job asks for no GPU'}"), "", None
     asked.begin(bool(request.reservation))
     from slurm_pal.decide.case import Decision, settings_of
     from slurm_pal.decide.decide import decide
@@ -222,10 +246,36 @@ def _decide(
             raise found from None  # the direct cause, which the user can fix
         raise
     if isinstance(found, DataError):
-        return found, Decision("none", f"left to Slurm: {found}"), ""
+        return found, Decision("none", f"left to Slurm: {found}"), "", None
     clearer, settings, measured = clearer_for(overview), settings_of(config, policy), known.is_measured
+    steered = _steered(request, config, overview, job, now_s) if job else None
+    if steered:
+        request = request._replace(partitions=(steered.partition,))
     made = decide(request, overview, found, known.sensitivity, settings, clearer, now_s, measured=measured)
-    return found, made, clearer
+    return found, made, clearer, steered
+
+
+def _steered(request: Request, config: Config, overview: Overview, job: NewJob, now_s: float) -> SteeredJob | None:
+    """The partition that a new job is kept to until a tick sees it, None where that is left to Slurm. Never raises."""
+    from slurm_pal.decide import partition_mark, steering
+    from slurm_pal.decide.case import expected_run_s, settings_of
+
+    shape, own = request.shape, request.partitions
+    if shape is None or request.req_nodes or request.reservation:
+        return None
+    try:
+        body = json.loads(read_trusted(steering.path_of(config.snapshot_path)))
+        market = steering.of_json(body, now_s)
+    except (OSError, DataError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        market = None  # Slurm chooses, as it always did
+    if market is None:
+        return None
+    sensitivity = job.sensitivity if job.sensitivity != UNKNOWN_CLASS else "A"
+    new = steering.NewJob(job.name, shape.total, sensitivity, expected_run_s(request.time_limit_s, settings_of(config)))
+    found = steering.steered(market, new, own, steering.with_room(overview, own, shape))
+    lease_s = 2.0 * market.every_s + config.number("submit", "lease_pass_s")
+    mark = partition_mark.word(lease_s, own, found) if found else ""
+    return SteeredJob(found, mark) if mark else None
 
 
 def _lease(decided: Decision, request: Request, config: Config, now_s: float) -> Lease:

@@ -19,6 +19,7 @@ from slurm_pal.base.hostlist import expand
 from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.facts import MoveSettings
 from slurm_pal.decide.lease import REQUIRED, LeaseKind, Sort, TickLease
+from slurm_pal.decide.steering import Market
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.moves import learning
 from slurm_pal.moves.learning import Corrections
@@ -149,6 +150,11 @@ class Decider:
     def past(self) -> Past | None:
         """What the next tick takes over from this one, beside files and the journal."""
         return self._partitions.speeds.past if self._partitions is not None else None
+
+    @property
+    def market(self) -> Market | None:
+        """What the last decision has found for jobs to come, of partitions."""
+        return self._partitions.market if self._partitions is not None else None
 
     def take_over(self, past: Past, overview: Overview) -> None:
         """Decide next as the process that had this `past`. Raises DataError."""

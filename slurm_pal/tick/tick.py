@@ -30,7 +30,7 @@ from slurm_pal.loans.lend import Lent, as_lent
 from slurm_pal.loans.scale import Scaled
 from slurm_pal.moves.mover import Mover, StepLimits
 from slurm_pal.moves.planning import to_move
-from slurm_pal.partitions import sharing
+from slurm_pal.partitions import sharing, steering
 from slurm_pal.pending import head
 from slurm_pal.pending.retarget import Wish, WishAction, over
 from slurm_pal.publisher.observed import collector
@@ -150,7 +150,9 @@ class Tick:
         lent = self._each(lambda seen: self._lending.decide(seen, now_s), every, None)
         self._trouble += lent.trouble if lent is not None else ()
         published = (
-            self._each(lambda seen: publisher.serve(as_lent(seen, lent), query_s, now_s, ours, every.jobs), every, None)
+            self._each(
+                lambda seen: publisher.serve(as_lent(seen, lent), query_s, now_s, ours, every.jobs, shared), every, None
+            )
             if publisher
             else None
         )
@@ -176,6 +178,7 @@ class Tick:
             if scaled is not None and not paused:
                 self._trouble += self._try(lambda: self._elastic.carry_out(scaled, now_s), [])
             self._do(decided, every, paused, now_s)
+            self._try(lambda: self._tell(paused), None)
             if any(wish.action is WishAction.NODELIST for wish in decided.wishes):
                 self._look_s = now_s + (self._monotonic() - started) + self.pass_s
             if ordered is not None and not paused:
@@ -211,6 +214,12 @@ class Tick:
             self._try(lambda: self._climb(every, now_s), None)
             self._each(lambda seen: self._carry_wishes(decided.wishes, seen, now_s), every, None)
             self._each(lambda seen: self._begin_moves(decided, seen, now_s), every, None)
+
+    def _tell(self, paused: str) -> None:
+        """Where new jobs belong, for palsub, as long as we are there to take its lists back."""
+        if self._role.name != "slurm-user" or self._publisher is None:
+            return
+        steering.publish(self._config.snapshot_path, None if paused else self._decider.market)
 
     def _lend(self, lent: Lent, paused: bool, now_s: float) -> None:
         """Open and close nodes of owners; guests that leave are taken on by the mover."""
@@ -485,6 +494,8 @@ class Tick:
         """From now on nobody promises anything."""
         if self._publisher is not None:
             self._publisher.stop(now_s)
+            with contextlib.suppress(OSError):
+                steering.publish(self._config.snapshot_path, None)
 
     def take_back_node_lists(self, now_s: float) -> list[str]:
         """End the node lists that did not lead to a start; what went wrong, one line each."""
