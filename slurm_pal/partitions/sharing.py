@@ -21,6 +21,7 @@ from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.jobs import GpuShape, SlurmJob
 from slurm_pal.decide.lease import PARTITION, LeaseKind, Sort, TickLease
 from slurm_pal.decide.ownership import Whose, of_lease
+from slurm_pal.decide.partition_mark import mark_of
 from slurm_pal.decide.steering import gained_s
 from slurm_pal.pending.retarget import Waiting, Wish, WishAction
 from slurm_pal.placement.patience import WAIT_SHARE
@@ -227,12 +228,13 @@ class _Sharing:
     def _leave(self, why: str) -> Wish:
         """The user's own list, for a job that does not start now."""
         if self._lease is None:
-            job, own = self._one.job, ",".join(self._one.own)
-            if own == job.partition:
+            job = self._one.job
+            mark = mark_of(job)
+            if mark is None:
                 return _say(job, WishAction.NONE, None, why)
-            # palsub has made it shorter: from now on that is ours.
+            # What palsub has set is ours from now on.
             self._lease = TickLease(
-                job.job_id, LeaseKind.PARTITION, job.partition, own, self._now_s, self._now_s, job.restarts, why
+                job.job_id, LeaseKind.PARTITION, mark.ours, mark.own, self._now_s, self._now_s, job.restarts, why
             )
         return _back(self._one.job, self._lease, why, self._up)
 

@@ -87,7 +87,7 @@ def plan(
         return _clearer(config, chosen, request, cluster, alive, overview, warnings)
 
     # A daemon finds our mark in the job's comment, and the user's own comment is not ours to change.
-    steers = alive and not elastic and not request.comment and len(request.partitions) > 1
+    steers = alive and not (elastic or request.comment or request.soft_only) and len(request.partitions) > 1
     job = NewJob(job_name(line, script, os.environ).strip().lower(), known.sensitivity) if steers else None
     scores, decided, clearer, steered = _decide(request, config, policy, known, clearer_for, now_s, asked, job)
     added, mark = list(decided.added), ""

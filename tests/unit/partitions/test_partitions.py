@@ -255,3 +255,39 @@ def test_a_table_that_cannot_be_read(tmp_path: Path, journal: Journal) -> None:
     (tmp_path / "t.csv").unlink()
     with pytest.raises(DataError, match=r"t\.csv"):
         site.share(overview(*FULL, job()))
+
+
+# -- new jobs -------------------------------------------------------------------------------
+
+PARTED = "pal:job=A;from=x pal:part=40;own=slow,fast;set=fast"
+
+
+def test_new_jobs_find_prices_and_loads_even_if_nobody_waits(tmp_path: Path, journal: Journal) -> None:
+    site = Site(tmp_path, journal, allocation="nonpreemptive-completion")
+    site.share(overview())
+    empty = site.partitions.market
+    assert empty is not None and set(empty.gpus) == {"slow", "fast"}
+    assert {(one.price, one.load_s) for some in empty.gpus.values() for one in some} == {(0.0, 0.0)}
+    assert empty.speeds["app"][1]["fast"][0] == pytest.approx(4 * empty.speeds["app"][1]["slow"][0], rel=1e-3)
+    assert "even" in empty.speeds and (empty.at_s, empty.every_s) == (NOW_S, INTERVAL_S)
+    site.share(overview(*FULL))
+    busy = site.partitions.market
+    assert busy is not None and busy.gpus["fast"][0].load_s > 0 and busy.gpus["slow"][0].load_s > 0
+    site.share(overview(*FULL, job()))
+    more = site.partitions.market
+    assert more is not None and more.gpus["fast"][0].load_s > busy.gpus["fast"][0].load_s
+    for other in ("gavel:max-sum", "pal-sia"):
+        site = Site(tmp_path, journal, allocation=other)
+        site.share(overview(*FULL, job()))
+        assert site.partitions.market is None
+
+
+def test_a_list_that_palsub_made_shorter_is_the_ticks_from_now_on(site: Site) -> None:
+    marked = job(partition="fast", comment=PARTED)
+    found = site.wishes(*FULL, marked)[7]
+    assert found.lease is not None and (found.lease.ours, found.lease.own) == ("fast", OWN)
+    even = site.wishes(*FULL, marked._replace(name="even"))[7]
+    assert (even.action, even.fields) == ("partition-clear", {"Partition": OWN})
+    down = [part("slow", "s0", "s1", up=False), part("fast", "f0", "f1")]
+    kept = site.wishes(*FULL, marked._replace(name="even"), parts=down)
+    assert all("Partition" not in wish.fields for wish in kept.values())  # Slurm would drop the one that is down
