@@ -17,6 +17,7 @@ from slurm_pal.cli.demo import demo
 from slurm_pal.cli.doctor import doctor
 from slurm_pal.cli.evidence import evidence
 from slurm_pal.cli.explain import explain
+from slurm_pal.cli.fork import fork
 from slurm_pal.cli.gpu import METAVAR, Gpu
 from slurm_pal.cli.lab import lab
 from slurm_pal.cli.loans import loans
@@ -189,6 +190,7 @@ pal.add_command(publish_table)
 renamed(pal, publish_table, "publish")
 pal.add_command(progress)
 pal.add_command(ack)
+pal.add_command(fork)
 pal.add_command(observe)
 pal.add_command(probe_command)
 pal.add_command(compare)

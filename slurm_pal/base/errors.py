@@ -26,6 +26,7 @@ class Exit(IntEnum):
     DATA = 8  # database, snapshot or spool cannot be used
     BUSY = 9  # another writer or sweep is at work
     MISSING = 10  # a package that this command needs is not installed
+    FINISHED = 11  # pal fork next: all steps are done
     INTERRUPTED = 130  # 128 + SIGINT
 
 

@@ -37,6 +37,8 @@ its own, which come before `--` or the script name:
                      the job's own)
   --pal-elastic-hook CMD     a shell command that runs beside the job each time its size has
                      changed; SLURM_PAL_WORKERS is the new size
+  --pal-fork N       up to N-1 copies of the job run on idle nodes, each at its own speed, and
+                     its script has what they saved merged: see pal fork --help
   --pal-observe[=S]  measure in the job's first S seconds how much it suffers from slow GPUs,
                      so that later jobs of its name need no class; 0: do not
   --pal-explain      explain on stderr what was decided, and why
@@ -50,6 +52,7 @@ In the script, before its first command:  #PAL class=A   or   #PAL app=resnet50
                                           #PAL checkpoint=touch save; sleep 5
                                           #PAL observe
                                           #PAL elastic=2:6 elastic-partition=guest
+                                          #PAL fork=5
 In the environment:  SLURM_PAL_CLASS=A  SLURM_PAL_MOVABLE=1  SLURM_PAL_CHECKPOINT=USR1
                      SLURM_PAL_ELASTIC=2:6
 
@@ -61,7 +64,9 @@ examples:
 
 OBSERVE_S = 300.0
 """How long a job is observed if its user asks for it and neither user nor site states a time."""
-DIRECTIVES = ("class", "app", "movable", "checkpoint", "observe", "elastic", "elastic-partition", "elastic-hook")
+DIRECTIVES = (
+    "class", "app", "movable", "checkpoint", "observe", "elastic", "elastic-partition", "elastic-hook", "fork",
+)  # fmt: skip
 """What may follow #PAL."""
 _MOST_DIGITS = 9
 
@@ -78,6 +83,7 @@ class Choice(NamedTuple):
     elastic: str | None = None  # MIN:MAX
     elastic_partition: str | None = None
     elastic_hook: str | None = None
+    fork: str | None = None  # copies, or "on"
     off: bool = False
     dry_run: bool = False
     explain: bool = False
@@ -118,9 +124,9 @@ def choice(line: CommandLine) -> Choice:
     return Choice(
         sensitivity=wanted, app=values.get("app", ""), policy=policy, movable=lost_s,
         checkpoint=values.get("checkpoint", "").strip(), observe=observe, elastic=values.get("elastic"),
-        elastic_partition=values.get("elastic-partition"), elastic_hook=values.get("elastic-hook"), off="off" in values,
-        dry_run="dry-run" in values, explain="explain" in values, json="json" in values, watch="watch" in values,
-        help="help" in values,
+        elastic_partition=values.get("elastic-partition"), elastic_hook=values.get("elastic-hook"),
+        fork=values.get("fork"), off="off" in values, dry_run="dry-run" in values, explain="explain" in values,
+        json="json" in values, watch="watch" in values, help="help" in values,
     )  # fmt: skip
 
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from slurm_pal.submit.decision import Record
 
 MOST_WORKERS = 1000
+FORKS = 8
+"""Copies of a job that is forked without a number, itself among them."""
+LAST_NICE = 1_000_000
+"""Copies of a forked job wait behind all other jobs."""
 SPACING_S = 600.0
 """Between the earliest starts of two companions: at most one of them joins in this time by itself."""
 BEAT_S, STALE_S, WAIT_S = 3.0, 30.0, 120.0
@@ -76,6 +80,7 @@ class Elastic(NamedTuple):
     output: str | None = None  # the folder of the companions' output files; None: where the user's option says
     error: bool = False  # whether the user has named a file for stderr
     mail: bool = False  # whether the user wants mail
+    fork: bool = False  # companions are copies that run on idle nodes only (docs/fork.md)
 
     @property
     def mark(self) -> dict[str, str]:
@@ -109,8 +114,13 @@ def asked(chosen: Choice, environment: Mapping[str, str], script: Script | None,
         return next(((where, value.strip()) for where, value in sources if value is not None), ("", None))
 
     origin, size = said(chosen.elastic, "elastic")
+    fork_from, copies = said(chosen.fork, "fork")
     partition_from, partition = said(chosen.elastic_partition, "elastic-partition")
     hook_from, hook = said(chosen.elastic_hook, "elastic-hook")
+    if copies is not None and size is not None:
+        raise UsageError(f"{fork_from} and {origin}: a job is forked or elastic, not both")
+    if copies is not None:
+        origin, size = fork_from, _fork(fork_from, copies)
     if size is None:
         for where, value in ((partition_from, partition), (hook_from, hook)):
             if value is not None and where.startswith("--"):
@@ -122,11 +132,21 @@ def asked(chosen: Choice, environment: Mapping[str, str], script: Script | None,
     if partition is not None and not re.fullmatch(r"[^\s,=]+(,[^\s,=]+)*", partition):
         raise UsageError(f"{partition_from} {partition!r} is not a partition, or several with commas between them")
     least, most = _size(origin, size)
+    spacing_s = 1.0 if copies is not None else SPACING_S  # a copy that joins restarts nothing
     return Elastic(
         least, most, partition or guest, hook or "", environment.get("SLURM_PAL_ELASTIC_DIR", ""),
-        spacing_s=_time(environment, "SPACING", SPACING_S), beat_s=_time(environment, "BEAT", BEAT_S),
+        spacing_s=_time(environment, "SPACING", spacing_s), beat_s=_time(environment, "BEAT", BEAT_S),
         stale_s=_time(environment, "STALE", STALE_S), wait_s=_time(environment, "WAIT", WAIT_S),
+        fork=copies is not None,
     )  # fmt: skip
+
+
+def _fork(origin: str, text: str) -> str:
+    """MIN:MAX of a forked job. Raises UsageError."""
+    most = FORKS if text == "on" else digits(text)
+    if most is None or not 1 <= most <= MOST_WORKERS:
+        raise UsageError(f"{origin} {text!r} is neither on nor a number of copies from 1 to {MOST_WORKERS}, such as 5")
+    return f"1:{most}"
 
 
 def _size(origin: str, text: str) -> tuple[int, int]:
@@ -247,6 +267,8 @@ def companions(wanted: Elastic, line: CommandLine, base: int | str) -> list[list
     if wanted.output is not None:
         output = os.path.join(wanted.output, f"slurm-{base}-companion-%j.out")
         words += [f"--output={output}", *([f"--error={output}"] if wanted.error else [])]
+    if wanted.fork:
+        words.append(f"--nice={LAST_NICE}")
     if wanted.partition:
         words.append(f"--partition={wanted.partition}")
     if wanted.mail:

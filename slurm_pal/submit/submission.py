@@ -279,11 +279,12 @@ class Submission:
             raise _Typo(str(error)) from None
 
     def _wants_elastic(self, script: Script | None) -> bool:
-        asked = (self._choice.elastic, self._choice.elastic_partition, self._choice.elastic_hook)
+        chosen = self._choice
+        asked = (chosen.elastic, chosen.elastic_partition, chosen.elastic_hook, chosen.fork)
         return (
             any(said is not None for said in asked)
-            or variable(os.environ, "ELASTIC") is not None
-            or any(name == "elastic" for name, _ in (script.pal if script else ()))
+            or any(variable(os.environ, name) is not None for name in ("ELASTIC", "FORK"))
+            or any(name in ("elastic", "fork") for name, _ in (script.pal if script else ()))
         )
 
     def _moving(self, script: Script | None) -> Moving:
