@@ -36,8 +36,8 @@ LATE = 1.5
 """A round ends for the copies after this many times its length."""
 FIRST = 1 / 200
 """A job of unknown speed begins with this part of all its steps."""
-UNKNOWN = 0.25
-"""A copy of unknown speed begins with this part of the least quota of the others."""
+PROBE, UNKNOWN = 0.125, 0.5
+"""A round with a copy of unknown speed is so much shorter; that copy gets so much of the least quota of the others."""
 POLL_S = 0.2
 MERGE_S = 600.0
 
@@ -84,7 +84,8 @@ def quotas(speeds: Mapping[str, float], left: int, total: int, round_s: float, o
 
     Where the round does all that is left, it is divided so that all end together.
     """
-    work_s = max(0.1 * round_s, round_s - overhead_s)
+    length_s = round_s if all(speeds.values()) else PROBE * round_s
+    work_s = max(0.1 * length_s, length_s - overhead_s)
     known = {copy: max(1, int(speed * work_s)) for copy, speed in speeds.items() if speed > 0}
     least = max(1, int(UNKNOWN * min(known.values()))) if known else max(1, int(FIRST * total))
     wanted = {copy: known.get(copy, least) for copy in speeds}

@@ -13,12 +13,13 @@ import numpy as np
 INPUTS, HIDDEN, CLASSES, BATCH, RATE = 20, 64, 5, 32, 0.1
 
 
-def data(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points of CLASSES clouds that overlap, alike for all copies."""
-    centres = np.random.default_rng(7).normal(0, 1, (CLASSES, INPUTS))
-    draw = np.random.default_rng(seed)
+CENTRES = np.random.default_rng(7).normal(0, 1, (CLASSES, INPUTS))
+
+
+def data(count: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Points of CLASSES clouds that overlap, and their classes."""
     label = draw.integers(0, CLASSES, count)
-    return centres[label] + draw.normal(0, 1.5, (count, INPUTS)), label
+    return CENTRES[label] + draw.normal(0, 1.5, (count, INPUTS)), label
 
 
 def fresh() -> dict[str, np.ndarray]:
@@ -40,6 +41,11 @@ def loss(model: dict[str, np.ndarray], x: np.ndarray, label: np.ndarray) -> floa
     return float(-np.log(probabilities(model, x)[1][np.arange(label.size), label] + 1e-12).mean())
 
 
+def tested(model: dict[str, np.ndarray]) -> float:
+    """The loss on points that no copy has seen."""
+    return loss(model, *data(20000, np.random.default_rng(1)))
+
+
 def step(model: dict[str, np.ndarray], x: np.ndarray, label: np.ndarray) -> None:
     hidden, found = probabilities(model, x)
     found[np.arange(label.size), label] -= 1.0
@@ -57,16 +63,13 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.0, help="s of each step, for a demonstration")
     given = parser.parse_args()
     model = dict(np.load(os.path.join(given.load, "model.npz"))) if given.load else fresh()
-    x, label = data(4096, 0)
     # Each copy draws other samples, and in each round others than before.
-    draw = np.random.default_rng(zlib.crc32(f"{given.save}".encode()))
+    draw = np.random.default_rng(zlib.crc32(given.save.encode()))
     for _ in range(given.steps):
-        some = draw.integers(0, label.size, BATCH)
-        step(model, x[some], label[some])
+        step(model, *data(BATCH, draw))
         time.sleep(given.pause)
     np.savez(os.path.join(given.save, "model.npz"), **model)
-    test = data(4096, 1)
-    print(f"{given.steps} steps, loss {loss(model, *test):.4f}", flush=True)
+    print(f"{given.steps} steps, loss {tested(model):.4f}", flush=True)
 
 
 if __name__ == "__main__":

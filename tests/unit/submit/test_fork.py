@@ -74,7 +74,7 @@ def site(tmp_path: Path) -> Site:
 
 def test_quotas_go_by_speed() -> None:
     assert quotas({"a": 10.0, "b": 2.5}, 10**6, 10**6, 110.0, 10.0) == {"a": 1000, "b": 250}
-    assert quotas({"a": 10.0, "b": 0.0}, 10**6, 10**6, 100.0, 0.0) == {"a": 1000, "b": 250}
+    assert quotas({"a": 10.0, "b": 0.0}, 10**6, 10**6, 100.0, 0.0) == {"a": 125, "b": 62}
     assert quotas({"a": 0.0, "b": 0.0}, 10**6, 10**6, 100.0, 0.0) == {"a": 5000, "b": 5000}
     assert quotas({"a": 10.0, "b": 5.0}, 300, 10**6, 100.0, 0.0) == {"a": 200, "b": 100}
     assert quotas({"a": 1.0, "b": 1.0}, 1, 10, 100.0, 0.0) in ({"a": 1}, {"b": 1})
@@ -134,7 +134,7 @@ def test_one_that_joins_later_waits_for_a_round(site: Site) -> None:
     site.joins("80")
     site.now_s += 10.0
     base = site.base()
-    assert base is not None and site.state()["open"] == {"steps": {BASE: 1000, "80": 250}, "at_s": 10.0}
+    assert base is not None and site.state()["open"] == {"steps": {BASE: 125, "80": 62}, "at_s": 10.0}
     later = site.copy("80")
     assert later is not None and later.source == base.source != ""
 
