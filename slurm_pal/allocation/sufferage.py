@@ -10,7 +10,8 @@ Where the job finds room now, the first term counts only in part: others will wa
 The jobs at hand stand for those to come. The prices are the duals of a program that gives their work to the columns
 so that run times are least and every column is done by a common time: CONGESTION times the least there is, and no
 earlier than a mean job takes, so that GPUs are free of charge where there is room. Jobs are dealt by sufferage
-(Maheswaran et al., 1999): next comes who would lose most by its second best column, as loads grow.
+(Maheswaran et al., 1999): next comes who would lose most by its second best column, as loads grow. No job is given a
+column where it takes longer than all others together and far longer than elsewhere: it would be alone there for days.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ CONGESTION = 1.2
 
 ROOM = 0.5
 """How much the load of a column counts where there is room: with 1 completion takes 1 to 2 % longer (loads .8, 1.3)."""
+
+LONG_TIMES, LONG_RATIO = 2.0, 2.5
+"""A column is too slow for a job that takes longer there than this many common times, and than so often its fastest.
+
+Twice, since of running jobs only the rest counts, which is half in the mean."""
 
 
 class Dealt(NamedTuple):
@@ -56,7 +62,8 @@ def dealt(problem: Problem) -> Dealt:
     price, load_s = np.zeros(problem.n_columns), np.zeros(problem.n_columns)
     if some.n_jobs:
         run_s = run_times(some)
-        price = prices(some, run_s)
+        price, time_s = prices(some, run_s)
+        run_s = np.where(too_slow(run_s, time_s) & (some.held < 0)[:, None], np.inf, run_s)
         column, load_s = _columns(some, run_s, price)
         shares[np.flatnonzero(able), column] = 1.0
         used = problem.uses @ (problem.scale @ shares)
@@ -72,17 +79,25 @@ def run_times(problem: Problem) -> Matrix:
     return run_s
 
 
-def prices(problem: Problem, run_s: Matrix) -> Vector:
-    """(n,) what a job's GPU time costs others in each column, per GPU second, s. All jobs can run somewhere."""
+def too_slow(run_s: Matrix, time_s: float) -> NDArray[np.bool_]:
+    """(m, n) columns where a job would be for too long; `time_s` is the time common to all columns."""
+    best_s = run_s.min(axis=1, initial=np.inf)
+    return np.asarray(run_s > np.maximum(LONG_TIMES * time_s, LONG_RATIO * best_s)[:, None])
+
+
+def prices(problem: Problem, run_s: Matrix) -> tuple[Vector, float]:
+    """(n,) what a job's GPU time costs others in each column, per GPU second, s; and the time common to all, s.
+
+    All jobs can run somewhere.
+    """
     work = _work(problem, run_s)
     if not work.mean_s > 0:
-        return np.zeros(problem.n_columns)
+        return np.zeros(problem.n_columns), np.inf
     try:
-        least_s = _least_s(work)
-        dual = _spread_over(work, max(CONGESTION * least_s, work.mean_s))
+        time_s = max(CONGESTION * _least_s(work), work.mean_s)
+        return np.asarray(_spread_over(work, time_s) @ problem.uses), time_s
     except UnsolvedError:
-        dual = np.zeros(problem.capacity.size)
-    return np.asarray(dual @ problem.uses)
+        return np.zeros(problem.n_columns), np.inf
 
 
 class _Work(NamedTuple):
@@ -166,10 +181,10 @@ def _per_gpu(problem: Problem, gpu_s: Vector) -> Vector:
 
 
 def _sufferage(until_s: Matrix, at: NDArray[np.int64], apart: NDArray[np.bool_]) -> Vector:
-    """(m,) by how much a job ends later elsewhere; 0 where it has no other place."""
+    """(m,) by how much a job ends later elsewhere; inf where it has no other place."""
     lost_s = np.zeros(at.size)
     for j in np.unique(at).tolist():
         rows = np.flatnonzero(at == j)
         other_s = until_s[np.ix_(rows, np.flatnonzero(apart[j]))].min(axis=1, initial=np.inf)
-        lost_s[rows] = np.where(np.isfinite(other_s), other_s - until_s[rows, j], 0.0)
+        lost_s[rows] = other_s - until_s[rows, j]
     return lost_s

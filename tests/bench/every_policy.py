@@ -122,9 +122,9 @@ def table(
                 row.append("-")
                 continue
             jct, end, worst, restarts = charged
-            row.append(f"{jct:.1f} ({free[0]:.1f}) / {end:.0f} / {worst:.1f} / {restarts:.1f}")
+            row.append(f"{jct:.3g} ({free[0]:.3g}) / {end:.3g} / {worst:.3g} / {restarts:.1f}")
         lines.append(f"| `{name}` | " + " | ".join(row) + " |")
-    lines.append("| bound of the makespan | " + " | ".join(f"{bounds[trace]:.0f}" for trace in traces) + " |")
+    lines.append("| bound of the makespan | " + " | ".join(f"{bounds[trace]:.3g}" for trace in traces) + " |")
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ from scipy.optimize import linprog
 from slurm_pal.allocation import sufferage
 from slurm_pal.allocation.linear import UnsolvedError
 from slurm_pal.allocation.problem import Problem, problem
-from slurm_pal.allocation.sufferage import CONGESTION, least_completion, prices, run_times
+from slurm_pal.allocation.sufferage import CONGESTION, least_completion, prices, run_times, too_slow
 
 
 def chosen(made: Problem) -> list[int]:
@@ -41,7 +41,7 @@ def test_a_job_that_loses_little_makes_way_for_one_that_loses_much() -> None:
 
 def test_gpus_cost_nothing_where_there_is_room() -> None:
     made = problem([[2.0, 1.0], [2.0, 1.5]], [1, 1], [8, 8], remaining=[100.0, 100.0])
-    assert prices(made, run_times(made)).tolist() == [0.0, 0.0] and chosen(made) == [0, 0]
+    assert prices(made, run_times(made))[0].tolist() == [0.0, 0.0] and chosen(made) == [0, 0]
 
 
 def test_jobs_that_run_keep_their_gpus_busy_until_they_end() -> None:
@@ -68,9 +68,20 @@ def test_prices_are_duals_of_the_program_over_all_jobs(seed: int, jobs: int) -> 
     ).fun  # fmt: skip
     time_s = max(CONGESTION * least, float(run_s.min(axis=1) @ made.scale / made.scale.sum()))
     found = linprog(run_s.ravel(), A_ub=rows, b_ub=made.capacity * time_s, A_eq=each, b_eq=np.ones(m))
-    price = prices(made, run_s)
+    price, common_s = prices(made, run_s)
+    assert common_s == pytest.approx(time_s, rel=1e-6)
     best = (run_s * (1 + made.scale[:, None] * price)).min(axis=1).sum() - time_s * (price @ made.capacity)
     assert price.min() >= 0 and best == pytest.approx(found.fun, rel=1e-6)
+
+
+def test_a_long_job_is_not_sent_where_it_would_be_for_days() -> None:
+    """Ten short jobs and a long one, which is seven times as fast on the two GPUs that all want."""
+    speeds, work = [[7.0, 1.0]] * 11, [600.0] * 10 + [70000.0]
+    made = problem(speeds, np.ones(11), [2, 8], remaining=work)
+    assert too_slow(run_times(made), 1000.0)[:, 1].tolist() == [False] * 10 + [True]
+    found = chosen(made)
+    assert found[10] == 0 and 1 in found[:10]
+    assert chosen(made._replace(held=np.array([-1] * 10 + [1])))[10] == 1  # one that runs there stays
 
 
 def test_it_is_near_the_best_of_all_assignments() -> None:
