@@ -89,10 +89,10 @@ def test_this_slurms_partition_nodes_and_scores_are_used(lab: Lab, simulate: Sim
 
 
 def test_what_a_ratio_is_made_of(simulate: Simulate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Over seven weeks of jobs, by this Slurm's scheduler settings and this site's levers."""
+    """Over seven weeks of jobs, by this Slurm's scheduler settings but for fewer passes, and by this site's levers."""
     moments = [1_790_000_000 + 28000 * number for number in range(140)]
     spread = [{"Submit": s, "Eligible": s, "Start": s, "End": s + 3600} for s in moments]
-    words = ("--causes", "--jitter", "0", "--seeds", "1", "--tick", "600", "--json")
+    words = ("--causes", "--jitter", "0", "--seeds", "1", "--tick", "600", "--bf-interval", "600", "--json")
     done = simulate("--trace", history(tmp_path, spread), *words)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
