@@ -62,7 +62,7 @@ def next_(steps: int, merge: str, round_s: float) -> None:
         common.say(f"PAL_FORK_{name}={shlex.quote(value)}")
 
 
-def _leaving(where: forks.Place, copies: object) -> list[str]:
+def _leaving(where: forks.ForkPlace, copies: object) -> list[str]:
     from slurm_pal.submit.processes import runner
 
     try:

@@ -46,7 +46,7 @@ class MergeFailed(PalError):
     """The copies of a round could not be merged."""
 
 
-class Place(NamedTuple):
+class ForkPlace(NamedTuple):
     """Which copy this process is, and where the copies meet."""
 
     copy: str  # BASE or a job id
@@ -64,7 +64,7 @@ class Task(NamedTuple):
     target: str  # directory to save into; it is there
 
 
-def place(environment: Mapping[str, str]) -> Place:
+def place(environment: Mapping[str, str]) -> ForkPlace:
     """Raises UsageError outside a forked job."""
     role, base = environment.get("SLURM_PAL_ROLE", ""), environment.get("SLURM_PAL_BASE", "")
     counts, own = environment.get("SLURM_PAL_WORKERS_FILE", ""), environment.get("SLURM_JOB_ID", "")
@@ -73,7 +73,7 @@ def place(environment: Mapping[str, str]) -> Place:
     meeting = os.path.dirname(counts)
     above = os.getcwd() if os.path.basename(meeting) == "alone" else os.path.dirname(meeting)
     run = environment.get("SLURM_PAL_RUN", "")
-    return Place(BASE if role == "base" else own, base, run, os.path.join(above, FOLDER + base), meeting)
+    return ForkPlace(BASE if role == "base" else own, base, run, os.path.join(above, FOLDER + base), meeting)
 
 
 # -- quotas ---------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def _write(path: str, **body: object) -> None:
     write_atomic(path, json.dumps({"schema": SCHEMA, **body}) + "\n", 0o600)
 
 
-def result(where: Place) -> tuple[bool, str]:
+def result(where: ForkPlace) -> tuple[bool, str]:
     """Whether all steps are done, and the directory of the newest version, "" before the first. Raises DataError."""
     state = _read(os.path.join(where.folder, "state.json")) or {}
     return os.path.exists(os.path.join(where.folder, "finished.json")), str(state.get("source", ""))
@@ -132,7 +132,7 @@ class Fork:
     """One copy's calls of `pal fork next`."""
 
     def __init__(
-        self, where: Place, say: Callable[[str], None], *, clock: Callable[[], float] = time.time,
+        self, where: ForkPlace, say: Callable[[str], None], *, clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         self.where, self._say, self._clock, self._sleep = where, say, clock, sleep

@@ -57,6 +57,7 @@ ARGUMENTS = (
     "--pal-off", "--pal-checkpoint", "--pal-app=stream", "--pal-policy=pal", "--pal-observe", "--", ":", "-", "job.sh",
     "args", "--begin=now+1hour", "--cpus-per-task=4", "--ntasks-per-node=8", "--cpus-per-gpu=2", "--reservation=r",
     "--extra=x", "--pal-elastic=2:4", "--pal-elastic", "1:3", "--pal-elastic-hook=x", "--pal-elastic-partition",
+    "--pal-fork=3",
 )  # fmt: skip
 VARIABLES = (
     "SBATCH_GRES", "SBATCH_COMMENT", "SBATCH_EXCLUDE", "SBATCH_CONSTRAINT", "SBATCH_TIMELIMIT", "SLURM_PAL_CLASS",

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: MIT
 #SBATCH --gpus-per-node=1 --time=12:00:00
 #PAL fork=5
 here=${FORK_EXAMPLE:-$SLURM_SUBMIT_DIR}

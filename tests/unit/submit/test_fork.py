@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.slurm.client import Completed
 from slurm_pal.submit import fork
-from slurm_pal.submit.fork import BASE, Fork, Place, Task, making_way, place, quotas, result
+from slurm_pal.submit.fork import BASE, Fork, ForkPlace, Task, making_way, place, quotas, result
 
 TOTAL = 20000
 MERGE = "m() { out=$1; shift; while [ $# -gt 0 ]; do cat $2/model >> $out/model; shift 2; done; }; m"
@@ -44,7 +44,7 @@ class Site:
             if self.now_s > until_s:
                 raise TimeoutError
 
-        where = Place(copy, "77", f"{copy}.{run}", str(self.folder), str(self.meeting))
+        where = ForkPlace(copy, "77", f"{copy}.{run}", str(self.folder), str(self.meeting))
         return Fork(where, self.said.append, clock=lambda: self.now_s, sleep=sleep)
 
     def base(self, merge: str = MERGE, total: int = TOTAL, run: str = "0", leave: Sequence[str] = ()) -> Task | None:
@@ -261,7 +261,7 @@ INSIDE = {
 
 
 def test_where_a_copy_is() -> None:
-    assert place(INSIDE) == Place("80", "77", "80.0.0", "/shared/.pal-fork-77", "/shared/.pal-elastic-77")
+    assert place(INSIDE) == ForkPlace("80", "77", "80.0.0", "/shared/.pal-fork-77", "/shared/.pal-elastic-77")
     assert place(INSIDE | {"SLURM_PAL_ROLE": "base"}).copy == BASE
     for name in ("SLURM_PAL_ROLE", "SLURM_PAL_BASE", "SLURM_PAL_WORKERS_FILE", "SLURM_JOB_ID"):
         with pytest.raises(UsageError, match="--pal-fork"):
