@@ -12,12 +12,13 @@ import math
 from collections.abc import Mapping, Sequence, Set
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
+from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.base.light import Any, NamedTuple
-from slurm_pal.decide.candidates import RESERVED
+from slurm_pal.decide.candidates import candidates, could_hold, startable
+from slurm_pal.decide.request import Request
 from slurm_pal.placement.patience import WAIT_SHARE
 from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.states import usable
 
 SCHEMA = "pal.partitions/1"
 BEATS = 3.0
@@ -76,24 +77,38 @@ def steered(market: Market, job: NewJob, own: Sequence[str], room: Set[str]) -> 
     return best if best in room or WAIT_SHARE * min(gains) >= market.every_s else ""
 
 
-def with_room(overview: Overview, names: Sequence[str], shape: GpuShape) -> frozenset[str]:
-    """Those of the partitions that have free GPUs for a job of this shape now, whatever else it needs."""
-    free = {
-        node.name: node.n_gpus - node.gpus_used
-        for node in overview.nodes
-        if usable(node.states)
-        and not node.states & RESERVED
-        and (not shape.gpu_type or shape.gpu_type in node.gpu_types)
-        and not (shape.whole_nodes and node.gpus_used)
-    }
+def places(overview: Overview, request: Request) -> dict[str, bool]:
+    """The partitions of the request where the job could ever run -> whether all it needs is free there now."""
+    up = {p.name: p for p in overview.partitions if p.up}
+    found: dict[str, bool] = {}
+    for name in request.partitions:
+        partition, shape = up.get(name), request.shape
+        longest_s = partition.max_time_s if partition is not None else None
+        if partition is None or shape is None or (longest_s is not None and (request.time_limit_s or 0) > longest_s):
+            continue
+        alone = candidates(request._replace(partitions=(name,)), overview)
+        if isinstance(alone, str):
+            continue
+        fixed = shape.nodes == 1 or shape.per_node is not None
+        gpus = (shape.per_node or shape.total) if fixed else 1
+        tasks = request.tasks_per_node or (-(-request.tasks // (shape.nodes or 1)) if fixed else 1)
+        nodes = [node for group in alone for node in group.nodes]
+        wanted = alone[0].request if alone else request
+        if _holds(could_hold(nodes, wanted, tasks, gpus), shape, gpus, empty=True):
+            found[name] = _holds(startable(nodes, wanted, tasks, gpus), shape, gpus, empty=False)
+    return found
 
-    def holds(nodes: Sequence[str]) -> bool:
-        counts = [free.get(name, 0) for name in nodes]
-        if shape.per_node is not None:
-            return sum(count >= shape.per_node for count in counts) >= (shape.nodes or 1)
-        return (max(counts, default=0) if shape.nodes == 1 else sum(counts)) >= shape.total
 
-    return frozenset(p.name for p in overview.partitions if p.name in names and p.up and holds(p.nodes))
+def _holds(nodes: Sequence[Node], shape: GpuShape, gpus: int, *, empty: bool) -> bool:
+    """Whether these nodes have the GPUs, when `empty` or as they are now."""
+    counts = []
+    for node in nodes:
+        of_type = node.gpu_types.count(shape.gpu_type) if shape.gpu_type else node.n_gpus
+        free = of_type if empty else min(of_type, node.n_gpus - node.gpus_used)
+        counts.append(0 if shape.whole_nodes and not empty and node.gpus_used else free)
+    fitting = [count for count in counts if count >= gpus]
+    enough = shape.per_node is not None or shape.nodes == 1 or sum(fitting) >= shape.total
+    return len(fitting) >= (shape.nodes or 1) and enough
 
 
 def gained_s(work: float, here: tuple[float, float], other: tuple[float, float]) -> float:

@@ -272,7 +272,9 @@ def _steered(request: Request, config: Config, overview: Overview, job: NewJob, 
         return None
     sensitivity = job.sensitivity if job.sensitivity != UNKNOWN_CLASS else "A"
     new = steering.NewJob(job.name, shape.total, sensitivity, expected_run_s(request.time_limit_s, settings_of(config)))
-    found = steering.steered(market, new, own, steering.with_room(overview, own, shape))
+    places = steering.places(overview, request)
+    able = tuple(name for name in own if name in places)
+    found = steering.steered(market, new, able, frozenset(name for name in able if places[name]))
     lease_s = 2.0 * market.every_s + config.number("submit", "lease_pass_s")
     mark = partition_mark.word(lease_s, own, found) if found else ""
     return SteeredJob(found, mark) if mark else None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 REFUSALS = (
     b"node configuration", b"node name", b"ode count", b"eature specification", b"unrecognized option",
-    b"is ambiguous", b"artition", b"CPU count", b"processors requested",
+    b"is ambiguous", b"artition", b"CPU count", b"processors requested", b"QOS policy", b"time limit",
 )  # fmt: skip
 """What sbatch prints if our words may be the cause: then plain sbatch is run. Never after a
 time-out or a lost connection, since the job may have been accepted."""

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from slurm_pal.base import marks
 from slurm_pal.base.cluster import Node, Partition
-from slurm_pal.base.jobs import GpuShape, SlurmJob
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide import partition_mark
 from slurm_pal.decide.lease_marks import ending, in_force
 from slurm_pal.decide.ownership import PARTITION
 from slurm_pal.decide.partition_mark import mark_of, own_partitions
-from slurm_pal.decide.steering import Market, NewJob, PricedGpus, of_json, steered, sure, to_json, with_room
+from slurm_pal.decide.request import read
+from slurm_pal.decide.steering import Market, NewJob, PricedGpus, of_json, places, steered, sure, to_json
 from slurm_pal.slurm.client import Overview
 
 NOW_S = 1_700_000_000.0
@@ -94,30 +95,41 @@ def test_a_doubtful_ratio_counts_for_less(ratio: float, doubt: float) -> None:
 
 
 def node(name: str, used: int = 0, gpus: int = 4, **given: object) -> Node:
-    made = Node(name, frozenset({"IDLE"}), ("",) * gpus, used, 64, 0, 1, 0, frozenset(), ("p",))
+    made = Node(name, frozenset({"IDLE"}), ("",) * gpus, used, 64, 0, 64000, 0, frozenset(), ("p",))
     return made._replace(**given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("nodes", "shape", "fits"),
+    ("nodes", "options", "found"),
     [
-        ([node("a", 2), node("b", 3)], GpuShape(2, 1), True),
-        ([node("a", 3), node("b", 3)], GpuShape(2, 1), False),
-        ([node("a", 3), node("b", 3)], GpuShape(2), True),
-        ([node("a", 2), node("b", 1)], GpuShape(4, 2, 2), True),
-        ([node("a", 2), node("b", 3)], GpuShape(4, 2, 2), False),
-        ([node("a", states=frozenset({"DOWN"}))], GpuShape(1), False),
-        ([node("a", states=frozenset({"IDLE", "RESERVED"}))], GpuShape(1), False),
-        ([node("a", gpu_types=("h100",) * 4)], GpuShape(1, gpu_type="a100"), False),
-        ([node("a", 1)], GpuShape(2, 1, whole_nodes=True), False),
-        ([], GpuShape(1), False),
+        ([node("a", 2), node("b", 3)], {"gres": "gpu:2", "nodes": "1"}, True),
+        ([node("a", 3), node("b", 3)], {"gres": "gpu:2", "nodes": "1"}, False),
+        ([node("a", 3), node("b", 3)], {"gpus": "2"}, True),
+        ([node("a", 4), node("b", 3)], {"gpus": "2"}, False),
+        ([node("a", 2), node("b", 1)], {"gres": "gpu:2", "nodes": "2"}, True),
+        ([node("a", 2), node("b", 3)], {"gres": "gpu:2", "nodes": "2"}, False),
+        ([node("a")], {"gres": "gpu:2", "nodes": "2"}, None),
+        ([node("a")], {"gres": "gpu:5", "nodes": "1"}, None),
+        ([node("a")], {"gpus": "5"}, None),
+        ([node("a", states=frozenset({"DOWN"}))], {"gres": "gpu:1"}, None),
+        ([node("a", states=frozenset({"IDLE", "RESERVED"}))], {"gres": "gpu:1"}, None),
+        ([node("a", gpu_types=("h100",) * 4)], {"gres": "gpu:a100:1"}, None),
+        ([node("a", cpus_used=64)], {"gres": "gpu:1"}, False),
+        ([node("a")], {"gres": "gpu:1", "cpus-per-task": "65"}, None),
+        ([node("a")], {"gres": "gpu:1", "constraint": "fast"}, None),
+        ([node("a")], {"gres": "gpu:1", "time": "61"}, None),
+        ([node("a")], {"gres": "gpu:1", "time": "60"}, True),
+        ([], {"gres": "gpu:1"}, None),
     ],
 )
-def test_partitions_with_room(nodes: list[Node], shape: GpuShape, fits: bool) -> None:
-    found = Partition("p", False, True, tuple(one.name for one in nodes))
-    other = found._replace(name="q", up=False)
-    overview = Overview(tuple(nodes), (), (found, other), {})
-    assert with_room(overview, ["p", "q"], shape) == (frozenset({"p"}) if fits else frozenset())
+def test_partitions_where_a_job_could_run_and_those_with_room(
+    nodes: list[Node], options: dict[str, str], found: bool | None
+) -> None:
+    here = Partition("p", False, True, tuple(one.name for one in nodes), 3600)
+    overview = Overview(tuple(nodes), (), (here, here._replace(name="q", up=False)), {})
+    request = read({"partition": "p,q", **options}, submitted=True)
+    assert request.leave == ""
+    assert places(overview, request) == ({} if found is None else {"p": found})
 
 
 # -- the mark ---------------------------------------------------------------------------------
