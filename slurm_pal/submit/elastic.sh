@@ -213,7 +213,7 @@ pal_join() {
   pal_mine=$pal_folder/c.$SLURM_JOB_ID
   export SLURM_PAL_ROLE=$pal_role SLURM_PAL_BASE=$pal_base SLURM_PAL_MIN=$pal_min SLURM_PAL_MAX=$pal_max
   export SLURM_PAL_WORKERS_FILE=$pal_folder/workers SLURM_PAL_WORKERS SLURM_PAL_ENDPOINT
-  unset SLURM_PAL_ELASTIC SLURM_PAL_ELASTIC_PARTITION SLURM_PAL_ELASTIC_HOOK # of this job, not of those that it submits
+  unset SLURM_PAL_ELASTIC SLURM_PAL_ELASTIC_PARTITION SLURM_PAL_ELASTIC_HOOK SLURM_PAL_FORK # not of the jobs that it submits
   if [ "$pal_role" = base ]; then
     pal_at=$pal_requeues pal_host=$(command -p uname -n) pal_workers=$pal_min
     command -p mkdir -p -m 0700 -- "$pal_folder"

@@ -47,6 +47,26 @@ def test_the_size_comes_from_the_command_line_else_the_environment_else_the_scri
     assert line.before == (f"--nodes={size[0]}",)
 
 
+@pytest.mark.parametrize(
+    ("words", "script", "environment", "most"),
+    [
+        (["--pal-fork", "5"], "", {}, 5),
+        (["--pal-fork=on"], "#PAL fork=3\n", {}, 8),
+        ([], "#PAL fork=3 class=A\n", {}, 3),
+        ([], "#PAL fork=3\n", {"SLURM_PAL_FORK": "1"}, 1),
+    ],
+)
+def test_a_forked_job_is_an_elastic_one_whose_companions_wait_behind_all_others(
+    words: list[str], script: str, environment: dict[str, str], most: int
+) -> None:
+    wanted, line = read(*words, script=f"#!/bin/sh\n{script}", **environment)
+    assert (wanted.least, wanted.most, wanted.fork, wanted.spacing_s) == (1, most, True, 1.0)
+    commands = companions(wanted, line, 77)
+    assert len(commands) == most - 1 and all("--nice=1000000" in command for command in commands)
+    plain, _ = read("--pal-elastic=1:3", script="#!/bin/sh\n")
+    assert not any("--nice" in word for command in companions(plain, line, 77) for word in command)
+
+
 def test_a_job_is_elastic_only_if_somebody_asks_for_it() -> None:
     line = parse(["job.sh"])
     assert asked(choice(line), {}, scan(b"#!/bin/sh\n#PAL class=A elastic-hook=x\n")) is None
@@ -57,6 +77,9 @@ def test_a_job_is_elastic_only_if_somebody_asks_for_it() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--pal-fork=0"], "--pal-fork '0' is neither on nor a number of copies from 1 to 1000, such as 5"),
+        (["--pal-fork=yes"], "--pal-fork 'yes' is neither on"),
+        (["--pal-fork=2", "--pal-elastic=1:2"], "--pal-fork and --pal-elastic: a job is forked or elastic, not both"),
         (["--pal-elastic=4:2"], "--pal-elastic '4:2': allowed is 1 <= MIN <= MAX <= 1000, such as 2:6"),
         (["--pal-elastic=0:2"], "'0:2': allowed is"),
         (["--pal-elastic=1:1001"], "'1:1001': allowed is"),
