@@ -49,7 +49,7 @@ tools:  ## Debian packages that only tests need: Lua for the filters, a compiler
 # Tests on a real Slurm mostly wait for it: they run beside lint and the others, eight files at a time, in a place of
 # their own, and are shown after them. Those that take longest begin first.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
-LONGEST := $(patsubst %,tests/slurm/test_%.py,accounting loans simulate_site wait kept_ticks twin_priorities sweep_scale sweep_leaves crossing filter \
+LONGEST := $(patsubst %,tests/slurm/test_%.py,accounting loans fork simulate_site wait kept_ticks twin_priorities sweep_scale sweep_leaves crossing filter \
 	rebalance faulty sweep users guard moves observe counting partitions palsub rebalance_kills)
 # Rooms that decide, each with quick tests of its own: only these run under coverage, which makes tests half as slow again.
 DECIDING := allocation decide partitions pending placement sensitivity
