@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -53,7 +54,7 @@ def next_(steps: int, merge: str, round_s: float) -> None:
     if not merge.strip():
         raise UsageError("--merge is empty; give a command such as --merge 'python merge.py'")
     one = forks.Fork(where, lambda text: common.say(f"pal fork: {text}", err=True))
-    task = one.lead(steps, round_s, merge, lambda copies: _leaving(where, copies)) if where.copy == forks.BASE else None
+    task = one.lead(steps, round_s, merge, _leaving) if where.copy == forks.BASE else None
     if where.copy != forks.BASE:
         task = one.follow()
     if task is None:
@@ -62,11 +63,11 @@ def next_(steps: int, merge: str, round_s: float) -> None:
         common.say(f"PAL_FORK_{name}={shlex.quote(value)}")
 
 
-def _leaving(where: forks.ForkPlace, copies: object) -> list[str]:
+def _leaving(copies: Sequence[str]) -> list[str]:
     from slurm_pal.submit.processes import runner
 
     try:
-        return forks.making_way(runner(TIMEOUT_S), where.base, list(copies))  # type: ignore[call-overload]
+        return forks.making_way(runner(TIMEOUT_S), copies)
     except PalError as error:  # they stay for a round more
         common.say(f"pal fork: Slurm was not asked who waits: {one_line(error)}", err=True)
         return []

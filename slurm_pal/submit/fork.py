@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -178,7 +179,8 @@ class Fork:
     def _begin(self, current: Mapping[str, Any]) -> Task:
         steps, number = int(current["steps"][self.where.copy]), int(current["round"])
         target = self._path(f"round_{number}", self.where.copy)
-        os.makedirs(target, mode=0o700, exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)  # of a run of the script that was interrupted
+        os.makedirs(target, mode=0o700)
         _write(self._path(f"{self.where.copy}.json"), round=number, steps=steps, at_s=self._clock(), run=self.where.run)
         return Task(steps, str(current["source"]), target)
 
@@ -290,16 +292,22 @@ class Fork:
         shutil.rmtree(made, ignore_errors=True)
         os.makedirs(made, mode=0o700)
         words = [made, *(word for steps, path in parts for word in (str(steps), path))]
+        # A shell command of the user's, as for --pal-checkpoint; what we add are its arguments. What it prints must not
+        # come between what the script's shell is to evaluate.
+        merging = subprocess.Popen(
+            ["/bin/bash", "-c", f'{merge} "$@"', "pal-merge", *words], stdin=subprocess.DEVNULL, stdout=2,
+            start_new_session=True,
+        )  # fmt: skip
         try:
-            # A shell command of the user's, as for --pal-checkpoint; what we add are its arguments.
-            done = subprocess.run(
-                ["/bin/bash", "-c", f'{merge} "$@"', "pal-merge", *words], stdin=subprocess.DEVNULL, timeout=MERGE_S,
-                start_new_session=True, check=False,
-            )  # fmt: skip
+            status = merging.wait(MERGE_S)
         except subprocess.TimeoutExpired:
             raise MergeFailed(f"the merge has not ended after {MERGE_S:g} s") from None
-        if done.returncode:
-            raise MergeFailed(f"the merge failed with status {done.returncode}")
+        finally:
+            if merging.returncode is None:
+                os.killpg(merging.pid, signal.SIGKILL)
+                merging.wait()
+        if status:
+            raise MergeFailed(f"the merge failed with status {status}")
         if not os.listdir(made):
             raise MergeFailed("the merge has written nothing")
         return made
@@ -317,7 +325,7 @@ class Fork:
 # -- other jobs -----------------------------------------------------------------------------
 
 
-def making_way(run: Runner, base: str, copies: Sequence[str]) -> list[str]:
+def making_way(run: Runner, copies: Sequence[str]) -> list[str]:
     """Put back into the queue as many copies, the first ones, as jobs wait for what they hold; those that went.
 
     Copies are on idle nodes only: they were submitted with the lowest priority, and wait behind all others there.
@@ -330,12 +338,9 @@ def making_way(run: Runner, base: str, copies: Sequence[str]) -> list[str]:
     if held.returncode or not partitions:
         return []
     waits = run(["squeue", "-h", "-t", "PENDING", "-p", ",".join(partitions), "-o", "%r|%j"], "")
-    ours = f"pal-elastic-{base}"
-    wanting = [
-        line
-        for line in waits.stdout.splitlines()
-        if line.startswith(("Resources|", "Priority|")) and line.partition("|")[2] != ours
-    ]
+    rows = [line.split("|", 1) for line in waits.stdout.splitlines() if "|" in line]
+    # Copies and companions of other jobs have no better claim to idle nodes.
+    wanting = [name for why, name in rows if why in ("Resources", "Priority") and not name.startswith("pal-elastic-")]
     left = []
     for copy in copies[: len(wanting)]:
         if run(["scontrol", "requeue", copy], "").returncode == 0:

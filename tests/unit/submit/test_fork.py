@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -183,12 +184,43 @@ def test_a_merge_that_fails_keeps_what_one_has_done(
     assert len(site.said) == 1 and why in site.said[0] and "100 steps of others do not count" in site.said[0]
 
 
+def test_what_a_merge_prints_is_not_for_the_shell(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    site.joins("80")
+    saved(site.base())
+    saved(site.copy("80"))
+    with pytest.raises(TimeoutError):
+        site.fork("80").follow()
+    site.now_s = 20.0
+    site.base(f"echo rm; {MERGE}")
+    told = capfd.readouterr()
+    assert told.out == "" and told.err == "rm\n" and site.said == []
+
+
+def test_what_a_merge_has_started_ends_with_it(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fork, "MERGE_S", 0.5)
+    site.joins("80")
+    saved(site.base())
+    saved(site.copy("80"))
+    with pytest.raises(TimeoutError):
+        site.fork("80").follow()
+    site.now_s = 20.0
+    site.base(f"sleep 321 & echo $! > {tmp_path}/pid; wait;")
+    stat = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
+    deadline_s = time.monotonic() + 20.0
+    while stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z":  # nobody may be there to reap it
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
 def test_a_script_that_is_started_anew_does_its_part_again(site: Site) -> None:
     site.joins("80")
     base, copy = site.base(), site.copy("80")
     assert base is not None and copy is not None
+    Path(copy.target, "half").touch()
     again = site.copy("80", run="1")  # the copy was requeued, and is back within the round
-    assert again == copy and "interrupted" in site.said[-1]
+    assert again == copy and "interrupted" in site.said[-1] and [*Path(copy.target).iterdir()] == []
     anew = site.base(run="1")
     assert anew is not None and anew.source == "" and site.state()["done"] == 0
     assert anew.target != base.target
@@ -274,11 +306,11 @@ def test_copies_make_way_for_as_many_jobs_as_wait() -> None:
     def run(argv: Sequence[str], stdin: str) -> Completed:
         orders.append(argv)
         text = (
-            "80|p\n81|p\n82|q\n" if "-j" in argv else "Resources|a\nPriority|b\nPriority|pal-elastic-77\nDependency|c\n"
+            "80|p\n81|p\n82|q\n" if "-j" in argv else "Resources|a\nPriority|b\nPriority|pal-elastic-99\nDependency|c\n"
         )
         return Completed(0 if argv[-1] != "81" else 1, text, "")
 
-    assert making_way(run, "77", ["80", "81", "82"]) == ["80"]  # 81 cannot be requeued: it has just ended
+    assert making_way(run, ["80", "81", "82"]) == ["80"]  # 81 cannot be requeued: it has just ended
     assert [argv for argv in orders if argv[0] == "scontrol"] == [["scontrol", "requeue", k] for k in ("80", "81")]
-    assert making_way(lambda argv, stdin: Completed(1, "", "no"), "77", ["80"]) == []
-    assert making_way(run, "77", []) == []
+    assert making_way(lambda argv, stdin: Completed(1, "", "no"), ["80"]) == []
+    assert making_way(run, []) == []
