@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What palsub needs to know to choose a partition for a new job (decide/steering.py). Pure but for the file."""
+"""What palsub needs to know to choose a partition for a new job (decide/steering.py). Pure."""
 
 from __future__ import annotations
-
-import contextlib
-import json
-import os
 
 from slurm_pal.allocation import throughputs
 from slurm_pal.allocation.columns import Columns
 from slurm_pal.allocation.sufferage import ROOM, Dealt
-from slurm_pal.base.files import write_atomic
-from slurm_pal.decide.steering import Market, PricedGpus, path_of, to_json
+from slurm_pal.decide.steering import Market, PricedGpus
 from slurm_pal.partitions.claimants import Known
 
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -31,16 +26,6 @@ def market(site: Columns, found: Dealt, known: Known, now_s: float, every_s: flo
             slow = {c: round(levels[place.level], 4) for c, levels in by_name[place.partition].slowdown.items()}
             columns[place.partition].append(PricedGpus(slow, price, round(load_s, 3)))
     return Market(now_s, every_s, ROOM, columns, _speeds(known, [*columns]))
-
-
-def publish(snapshot_path: str, made: Market | None) -> None:
-    """Replace the file beside the snapshot; None: nobody publishes it any more. Raises OSError."""
-    path = path_of(snapshot_path)
-    if made is not None:
-        write_atomic(path, json.dumps(to_json(made)) + "\n", 0o644)
-    else:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
 
 
 def _speeds(known: Known, names: list[str]) -> dict[str, dict[int, dict[str, tuple[float, float]]]]:

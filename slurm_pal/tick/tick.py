@@ -30,7 +30,8 @@ from slurm_pal.loans.lend import Lent, as_lent
 from slurm_pal.loans.scale import Scaled
 from slurm_pal.moves.mover import Mover, StepLimits
 from slurm_pal.moves.planning import to_move
-from slurm_pal.partitions import sharing, steering
+from slurm_pal.partitions import sharing
+from slurm_pal.partitions.published import publish
 from slurm_pal.pending import head
 from slurm_pal.pending.retarget import Wish, WishAction, over
 from slurm_pal.publisher.observed import collector
@@ -219,7 +220,7 @@ class Tick:
         """Where new jobs belong, for palsub, as long as we are there to take its lists back."""
         if self._role.name != "slurm-user" or self._publisher is None:
             return
-        steering.publish(self._config.snapshot_path, None if paused else self._decider.market)
+        publish(self._config.snapshot_path, None if paused else self._decider.market)
 
     def _lend(self, lent: Lent, paused: bool, now_s: float) -> None:
         """Open and close nodes of owners; guests that leave are taken on by the mover."""
@@ -495,7 +496,7 @@ class Tick:
         if self._publisher is not None:
             self._publisher.stop(now_s)
             with contextlib.suppress(OSError):
-                steering.publish(self._config.snapshot_path, None)
+                publish(self._config.snapshot_path, None)
 
     def take_back_node_lists(self, now_s: float) -> list[str]:
         """End the node lists that did not lead to a start; what went wrong, one line each."""
