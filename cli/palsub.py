@@ -8,7 +8,8 @@ import os
 import sys
 
 VALUES = frozenset(
-    f"--pal-{name}" for name in ("class", "app", "policy", "checkpoint", "elastic", "elastic-partition", "elastic-hook")
+    f"--pal-{name}"
+    for name in ("class", "app", "policy", "checkpoint", "elastic", "elastic-partition", "elastic-hook", "fork")
 )
 """Our words that have a value; where another module of ours has failed, this one cannot ask it."""
 

@@ -35,6 +35,8 @@ NO_TABLE = {
     "pal admin uninstall": "steps that are shown or taken",
     "pal admin units": "files",
     "pal demo": "a story",
+    "pal fork next": "variables for a shell",
+    "pal fork result": "one path",
     "pal evidence": "files",
     "pal explain": "the story of one job",
     "pal heatmap": "a picture; its numbers are those of pal gpus",
