@@ -88,7 +88,7 @@ def ending(
             fields |= _restored(job, mark)
     parted = None if shared else mark_of(job)
     if parted is not None and _over(job, parted.lease_s, now_s, pass_s):
-        fields[PARTITION] = parted.own
+        fields = in_force(job)  # the nodes that palsub has named are all in the partition that it has set
     return Update(job.job_id, fields) if fields else None
 
 

@@ -63,7 +63,7 @@ class Partitions:
             origin = config.origin("rebalance", "allocation")
             raise ConfigError(f"rebalance.allocation = {name!r} ({origin}) is not one of {', '.join(STEADY)}")
         self._allocate, self._alike = STEADY[name], name in UNAWARE
-        self._sells = name == NONPREEMPTIVE_COMPLETION
+        self._publishes = name == NONPREEMPTIVE_COMPLETION
         self.market: Market | None = None  # what the last tick has found for jobs to come
         self.speeds = Speeds(config, journal, reader)
 
@@ -119,7 +119,7 @@ class Partitions:
         pending = claimants(overview, waiting, leases, self._barred(now_s), known, expected)
         jobs = [one for one in pending if len(one.own) > 1]
         if not jobs and not crossers:
-            self._empty(overview, scores, known, expected, now_s, interval_s)
+            self._nobody_waits(overview, scores, known, expected, now_s, interval_s)
             return [], {}
         classes = {one.job.job_id: one.sensitivity for one in waiting}
         lists = [*(one.own for one in jobs), *(cross.own for cross in crossers)]
@@ -146,20 +146,20 @@ class Partitions:
     def _allocated(
         self, where: SharedPartitions, problem: Problem, known: Known, now_s: float, interval_s: float
     ) -> Allocation:
-        if not self._sells:
+        if not self._publishes:
             return self._allocate(problem)
         found = sufferage.dealt(problem)
         self.market = steering.market(where.site, found, known, now_s, interval_s)
         return found.allocation
 
-    def _empty(
+    def _nobody_waits(
         self, overview: Overview, scores: Snapshot, known: Known, expected: Expected, now_s: float, interval_s: float
     ) -> None:
-        """Nobody waits with several partitions: what a new job would find beside those that run."""
+        """What a new job would find beside those that run."""
         names = [
             p.name for p in overview.partitions if p.up and known.type_of.get(p.name) in known.model.types
         ]  # fmt: skip
-        if not self._sells or len(names) < 2:
+        if not self._publishes or len(names) < 2:
             return
         run = sharers([], {}, in_partitions(overview, names), names, {}, known, expected, now_s)
         where = belonging.shared_partitions(overview, scores, names, frozenset(one.job.job_id for one in run))

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.jobs import GpuShape, SlurmJob
 from slurm_pal.decide.lease import PARTITION, LeaseKind, Sort, TickLease
+from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.decide.partition_mark import mark_of
 from slurm_pal.decide.steering import gained_s
@@ -148,6 +149,10 @@ class _Sharing:
         self, one: Claimant, place: Mapping[str, float], lease: TickLease | None, room: Room, up: Set[str],
         terms: SharingTerms, now_s: float,
     ) -> None:  # fmt: skip
+        self._mark = mark_of(one.job) if lease is None else None
+        if self._mark is not None:  # palsub has kept it off its other partitions so far
+            kept_s = max(0.0, now_s - max(one.job.submit_s, one.job.eligible_s))
+            one = one._replace(waited_s=one.waited_s + kept_s)
         self._one, self._lease, self._room, self._up, self._terms, self._now_s = one, lease, room, up, terms, now_s
         wanted = [
             name
@@ -227,16 +232,17 @@ class _Sharing:
 
     def _leave(self, why: str) -> Wish:
         """The user's own list, for a job that does not start now."""
-        if self._lease is None:
-            job = self._one.job
-            mark = mark_of(job)
-            if mark is None:
-                return _say(job, WishAction.NONE, None, why)
-            # What palsub has set is ours from now on.
-            self._lease = TickLease(
-                job.job_id, LeaseKind.PARTITION, mark.ours, mark.own, self._now_s, self._now_s, job.restarts, why
-            )
-        return _back(self._one.job, self._lease, why, self._up)
+        job, mark = self._one.job, self._mark
+        if self._lease is not None:
+            return _back(job, self._lease, why, self._up)
+        if mark is None:
+            return _say(job, WishAction.NONE, None, why)
+        # As if the list that palsub has set were ours. The nodes that it has named are all in that partition.
+        lease = TickLease(
+            job.job_id, LeaseKind.PARTITION, mark.ours, mark.own, self._now_s, self._now_s, job.restarts, why
+        )
+        made = _back(job, lease, why, self._up)
+        return made._replace(fields=in_force(job) | made.fields) if made.fields else made
 
 
 def patience_s(one: Claimant, names: Sequence[str], others: Sequence[str]) -> float:

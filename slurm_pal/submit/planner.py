@@ -41,13 +41,6 @@ LAST_MARGIN_S = 60.0
 """A lease is taken back this long after submit.lease_max_s, whatever the job waits for."""
 
 
-class NewJob(NamedTuple):
-    """A job whose partition may be chosen."""
-
-    name: str
-    sensitivity: str
-
-
 class SteeredJob(NamedTuple):
     """The partition of a new job, and the mark by which that can be taken back."""
 
@@ -88,8 +81,8 @@ def plan(
 
     # A daemon finds our mark in the job's comment, and the user's own comment is not ours to change.
     steers = alive and not (elastic or request.comment or request.soft_only) and len(request.partitions) > 1
-    job = NewJob(job_name(line, script, os.environ).strip().lower(), known.sensitivity) if steers else None
-    scores, decided, clearer, steered = _decide(request, config, policy, known, clearer_for, now_s, asked, job)
+    name = job_name(line, script, os.environ) if steers else ""
+    scores, decided, clearer, steered = _decide(request, config, policy, known, clearer_for, now_s, asked, name)
     added, mark = list(decided.added), ""
     # Whoever looks at the job sees whose list it is; a lease guard also takes it back should the watcher be killed.
     if decided.lease_s and not request.comment:
@@ -220,10 +213,10 @@ def _clearer(
 
 def _decide(
     request: Request, config: Config, policy: str, known: Verdict, clearer_for: Callable[[Overview], str],
-    now_s: float, asked: Asked, job: NewJob | None,
+    now_s: float, asked: Asked, name: str,
 ) -> tuple[Snapshot | DataError | None, Decision, str, SteeredJob | None]:  # fmt: skip
     """Ask Slurm; meanwhile import the code that decides and read the snapshot. Also who takes a lease back, and the
-    partition where `job` belongs."""
+    partition where the job of this name belongs ("": it is not to be steered)."""
     if request.leave or request.shape is None:
         from slurm_pal.decide.case import Decision
 
@@ -248,14 +241,16 @@ def _decide(
     if isinstance(found, DataError):
         return found, Decision("none", f"left to Slurm: {found}"), "", None
     clearer, settings, measured = clearer_for(overview), settings_of(config, policy), known.is_measured
-    steered = _steered(request, config, overview, job, now_s) if job else None
+    steered = _steered(request, config, overview, name, known.sensitivity, now_s) if name else None
     if steered:
         request = request._replace(partitions=(steered.partition,))
     made = decide(request, overview, found, known.sensitivity, settings, clearer, now_s, measured=measured)
     return found, made, clearer, steered
 
 
-def _steered(request: Request, config: Config, overview: Overview, job: NewJob, now_s: float) -> SteeredJob | None:
+def _steered(
+    request: Request, config: Config, overview: Overview, name: str, sensitivity: str, now_s: float
+) -> SteeredJob | None:
     """The partition that a new job is kept to until a tick sees it, None where that is left to Slurm. Never raises."""
     from slurm_pal.decide import partition_mark, steering
     from slurm_pal.decide.case import expected_run_s, settings_of
@@ -270,11 +265,12 @@ def _steered(request: Request, config: Config, overview: Overview, job: NewJob, 
         market = None  # Slurm chooses, as it always did
     if market is None:
         return None
-    sensitivity = job.sensitivity if job.sensitivity != UNKNOWN_CLASS else "A"
-    new = steering.NewJob(job.name, shape.total, sensitivity, expected_run_s(request.time_limit_s, settings_of(config)))
+    run_s = expected_run_s(request.time_limit_s, settings_of(config))
+    stated = sensitivity if sensitivity != UNKNOWN_CLASS else "A"
+    new = steering.NewJob(name.strip().lower(), shape.total, stated, run_s)
     places = steering.places(overview, request)
-    able = tuple(name for name in own if name in places)
-    found = steering.steered(market, new, able, frozenset(name for name in able if places[name]))
+    room = frozenset(partition for partition, free in places.items() if free)
+    found = steering.steered(market, new, tuple(places), room)
     lease_s = 2.0 * market.every_s + config.number("submit", "lease_pass_s")
     mark = partition_mark.word(lease_s, own, found) if found else ""
     return SteeredJob(found, mark) if mark else None

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Sia and pal-sia on the Sia-Philly traces, 64 unequal GPUs with slowdowns; or the program's CPU time, with --speed.
 
-Usage: sia_rounds.py [--data DIR] [--traces 1,2,3,4] [--seeds 1] [--move-cost 60] [--policies NAME,...] [--speed].
+Usage: sia_rounds.py [--data DIR] [--traces 1,2,3,4] [--seeds 1] [--jitter 0] [--move-cost 60] [--policies NAME,...]
+[--speed]. NAME/RULE is a policy whose jobs get their GPUs inside a type by this rule, the sensitive ones first.
 Jobs are rigid. Sia's own tables of speeds are not at hand: SPEEDS are relative ones of the table's own, after Gavel's
 rows of the nearest application on k80, p100 and v100 (transformers gain most, small networks least).
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,16 @@ from slurm_pal.allocation import columns
 from slurm_pal.allocation.problem import Problem
 from slurm_pal.allocation.sia import sia, standing
 from slurm_pal.allocation.throughputs import Entry, ThroughputKey
+from slurm_pal.base.jobs import GpuShape
+from slurm_pal.placement.occupancy import placed_as
+from slurm_pal.placement.view import Rule
 from slurm_pal.research.replica.gavel_jobs import parse_types
+from slurm_pal.research.sia_rounds import BARRED
+from slurm_pal.research.unequal import Chosen, GangJob, Moment, Policy
 from slurm_pal.research.unequal_comparison import UnequalComparison, UnequalTask
 from slurm_pal.research.unequal_jobs import UnequalWorkload, of_trace
+from slurm_pal.research.unequal_places import slots_of
+from slurm_pal.research.unequal_policies import POLICIES as POLICIES_BY_NAME
 from slurm_pal.simulate.inputs import AUTO, read
 from slurm_pal.simulate.inputs.reader_options import ReaderOptions
 from slurm_pal.simulate.profiles import profile_of
@@ -52,14 +60,58 @@ def workload(data: Path, number: str) -> UnequalWorkload:
     return of_trace(trace._replace(jobs=kept), cluster, known, 1.5, 1.7)
 
 
-def study(data: Path, traces: Iterable[str], seeds: int, move_cost_s: float, names: tuple[str, ...]) -> None:
+class Inside:
+    """A policy of columns; GPUs inside them by a rule of `placement`."""
+
+    def __init__(self, policy: Policy, jobs: Sequence[GangJob], rule: str) -> None:
+        self._policy, self._jobs, self._rule = policy, jobs, rule
+
+    def __call__(self, moment: Moment) -> Chosen:
+        answer = self._policy(moment)
+        chosen = answer if isinstance(answer, Chosen) else Chosen(answer, moment.problem.scale)
+        held, places = moment.problem.held, moment.places
+        if places is None:
+            return chosen
+        jobs = [self._jobs[number] for number in moment.job.tolist()]
+        changed = chosen.column != held
+        free = places.without(moment.job[changed & (held >= 0)].tolist())
+        slots = {}
+        starts = np.flatnonzero(changed & (chosen.column >= 0)).tolist()
+        for row in sorted(starts, key=lambda row: (placed_as(jobs[row].sensitivity), -chosen.gpus[row], row)):
+            rule = Rule(placed_as(jobs[row].sensitivity), jobs[row].locality_penalty, BARRED)
+            shape, name = GpuShape(int(chosen.gpus[row])), places.names[int(chosen.column[row])]
+            placement = free.place(self._rule, shape, rule, name)
+            if placement is not None:
+                slots[row] = slots_of(placement)
+                free.take(slots[row])
+        return chosen._replace(slots=slots)
+
+
+def with_rules(names: Iterable[str]) -> None:
+    """Let policies of the form NAME/RULE be run."""
+    for name in names:
+        policy, _, rule = name.partition("/")
+        if rule:
+            row = POLICIES_BY_NAME[policy]
+            made = lambda work, arrival_s, seed, row=row, rule=rule: Inside(  # noqa: E731
+                row.make(work, arrival_s, seed), work.jobs, rule
+            )
+            POLICIES_BY_NAME[name] = row._replace(make=made)
+
+
+def study(
+    data: Path, traces: Iterable[str], seeds: int, jitter_s: float, move_cost_s: float, names: tuple[str, ...]
+) -> None:
+    with_rules(names)
     first = names[0]
     print(f"| trace | policy | mean, h | over {first} | p99, h | makespan, h | bound, h | worst finish-time ratio |"
           " restarts per job |\n|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     ratios: dict[str, list[float]] = {name: [] for name in names}
     for number in traces:
         work = workload(data, number)
-        compared = UnequalComparison(work, names, move_cost_s, tuple(range(1, seeds + 1)), source=profile_of("drawn"))
+        compared = UnequalComparison(
+            work, names, move_cost_s, tuple(range(1, seeds + 1)), jitter_s, source=profile_of("drawn")
+        )
         means: dict[str, float] = {}
         bound_h = compared.bound_s(1) / 3600
         for name in names:
@@ -111,6 +163,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[3] / "shared" / "data" / "pal")
     parser.add_argument("--traces", default="1,2,3,4")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--jitter", type=float, default=0.0, help="submissions move by up to this, s, by seed")
     parser.add_argument("--move-cost", type=float, default=60.0)
     parser.add_argument("--policies", default=POLICIES)
     parser.add_argument("--speed", action="store_true")
@@ -118,7 +171,8 @@ def main() -> None:
     if given.speed:
         speed()
     else:
-        study(given.data, given.traces.split(","), given.seeds, given.move_cost, tuple(given.policies.split(",")))
+        names = tuple(given.policies.split(","))
+        study(given.data, given.traces.split(","), given.seeds, given.jitter, given.move_cost, names)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 """Three partitions of unequal GPUs on one real Slurm: plain sbatch with a list of partitions, and an allocation policy.
 
     python tests/bench/unequal_live.py [--jobs 200] [--load 1.0] [--seed 1] [--arms plain,gavel:max-min,...]
+    python tests/bench/unequal_live.py --dry 6 --load 0.8 --new shortened|ordered|listed --arms ...
 
 Partitions v100, a100 and h100 of 8 nodes x 4 emulated GPUs. An application of class A runs 1 : 2.5 : 6
 as fast on them, one of class B 1 : 1.8 : 3, one of class C 1 : 1.3 : 1.8; within a partition GPUs
@@ -9,6 +10,8 @@ differ as in any lab. The same jobs arrive at the same moments in each arm, and 
 partitions, the fastest named first. Arm `plain` is sbatch; the others are palsub with pal-rebalance beside it,
 which shares out partitions by that policy, from a table of throughputs accurate to 5 %.
 The simulator replays the same jobs, arms beside it. Times are those of a lab: jobs of a minute, ticks of two seconds.
+With --dry it replays so many seeds, and nothing runs: what new jobs get there is where they belong (`shortened`), all
+partitions with those first (`ordered`), or all as their users listed them until a tick has looked (`listed`).
 """
 
 from __future__ import annotations
@@ -23,11 +26,13 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from slurm_pal.allocation.problem import Allocation, Problem, Vector
 from slurm_pal.allocation.steady import STEADY
 from slurm_pal.emulation.gpus import draw_registry
 from slurm_pal.lab.demo import program
@@ -166,7 +171,26 @@ def summary(jobs: Sequence[Job], ran: Sequence[Ran]) -> dict[str, object]:
 # -- the same jobs by the simulator ---------------------------------------------------------
 
 
-def simulated(jobs: Sequence[Job], arm: str) -> tuple[float, float]:
+class NewJobs(Belonging):
+    """Jobs get the lists of `Belonging` from their second look on; at the first they are `listed`, or `ordered`."""
+
+    def __init__(self, limit_s: Vector, allocate: Callable[[Problem], Allocation], *, ordered: bool) -> None:
+        super().__init__(limit_s, allocate)
+        self._ordered, self._seen = ordered, set[int]()
+
+    def __call__(self, moment: unequal.Moment) -> NDArray[np.int64]:
+        found = super().__call__(moment)
+        self._seen |= set(moment.job.tolist())
+        return found
+
+    def _list(self, moment: unequal.Moment, row: int, speed: Vector, shares: Vector) -> list[int]:
+        if int(moment.job[row]) in self._seen:
+            return super()._list(moment, row, speed, shares)
+        able = np.flatnonzero(speed)
+        return [int(j) for j in (able[np.argsort(-shares[able], kind="stable")] if self._ordered else able)]
+
+
+def simulated(jobs: Sequence[Job], arm: str, new: str = "shortened") -> tuple[float, float]:
     """(mean completion, makespan), s, with GPUs of a partition all alike and no nodes."""
     kinds = LIST.split(",")
     rows = [
@@ -175,9 +199,26 @@ def simulated(jobs: Sequence[Job], arm: str) -> tuple[float, float]:
         for k, job in enumerate(jobs)
     ]  # fmt: skip
     limit_s = np.array([60.0 * job.limit_min for job in jobs])
-    policy: unequal.Policy = Listed(limit_s) if arm == "plain" else Belonging(limit_s, STEADY[arm])
+    policy: unequal.Policy
+    if arm == "plain":
+        policy = Listed(limit_s)
+    elif new == "shortened":
+        policy = Belonging(limit_s, STEADY[arm])
+    else:
+        policy = NewJobs(limit_s, STEADY[arm], ordered=new == "ordered")
     found = unequal.simulate(rows, [NODES * GPUS_PER_NODE] * 3, policy, move_cost_s=0.0, review_s=TICK_S)
     return round(found.mean_jct_s(), 2), round(found.makespan_s, 1)
+
+
+def dry(arms: Sequence[str], count: int, load: float, seeds: int, new: str) -> None:
+    """Of each arm the mean over seeds of what the simulator says, over plain."""
+    traces = [draw(seed, count, load) for seed in range(1, seeds + 1)]
+    plain = [simulated(jobs, "plain") for jobs in traces]
+    for arm in arms:
+        pairs = zip((simulated(jobs, arm, new) for jobs in traces), plain, strict=True)
+        ratios = [(jct_s / other_s, end_s / last_s) for (jct_s, end_s), (other_s, last_s) in pairs]
+        completion, makespan = (round(statistics.fmean(some), 3) for some in zip(*ratios, strict=True))
+        print(json.dumps({"arm": arm, "new": new, "completion": completion, "makespan": makespan}), flush=True)
 
 
 def main() -> None:
@@ -186,14 +227,14 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--arms", default="plain,nonpreemptive-makespan,gavel:max-min")
-    parser.add_argument("--dry", action="store_true", help="only what the simulator says")
+    parser.add_argument("--dry", type=int, default=0, metavar="SEEDS", help="only what the simulator says, over plain")
+    parser.add_argument("--new", choices=("shortened", "ordered", "listed"), default="shortened")
     parser.add_argument("--keep", action="store_true", help="leave logs and results")
     args = parser.parse_args()
-    jobs = draw(args.seed, args.jobs, args.load)
     if args.dry:
-        for arm in args.arms.split(","):
-            print(json.dumps({"arm": arm, "simulated": simulated(jobs, arm)}))
+        dry(args.arms.split(","), args.jobs, args.load, args.dry, args.new)
         return
+    jobs = draw(args.seed, args.jobs, args.load)
     root = tempfile.mkdtemp(prefix="pal")
     try:
         gpu_table(os.path.join(root, "gpus.csv"), args.seed)

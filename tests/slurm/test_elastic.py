@@ -99,8 +99,8 @@ class User:
         for piece in pieces:
             (self.home / "todo" / f"{piece:03}").touch()
 
-    def until(self, wanted: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S
+    def until(self, wanted: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+        deadline_s = time.monotonic() + patience_s
         while not wanted():
             told = "".join(path.read_text() for path in sorted(self.home.glob("slurm-*")))
             assert time.monotonic() < deadline_s, told + self.run("squeue", "-o", "%i %j %T %r %k")

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,11 +14,11 @@ from slurm_pal.lab.demo import program
 from slurm_pal.lab.lab import Lab
 
 from .conftest import short_directory, skip_without_slurm
+from .test_elastic import PALSUB
+from .test_elastic import User as Elastic
 
 pytestmark = pytest.mark.real_slurm
 
-PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
-PATIENCE_S = 60.0
 TOTAL = 900
 JOB = """#!/bin/bash
 #SBATCH --gres=gpu:1 --time=20
@@ -49,47 +47,26 @@ echo "$from" > "$out/from"
 """
 
 
-class User:
+class User(Elastic):
+    """Somebody who submits forked jobs."""
+
     def __init__(self, lab: Lab, home: Path) -> None:
-        self.home = home
-        self.env = lab.environ() | {
-            "XDG_STATE_HOME": str(home / "xdg"), "SLURM_PAL_PATHS_SNAPSHOT": str(home / "none"), "TOTAL": str(TOTAL),
-            "PAL": program("pal"),
-        }  # fmt: skip
-        times = {"SPACING": "0.001", "BEAT": "0.3", "STALE": "3", "WAIT": "20"}
-        self.env |= {f"SLURM_PAL_ELASTIC_{name}_S": value for name, value in times.items()}
+        super().__init__(lab, home)
+        self.env |= {"TOTAL": str(TOTAL), "PAL": program("pal"), "SLURM_PAL_LOAN_GUEST": ""}
         (home / "job.sh").write_text(JOB)
         (home / "merge.sh").write_text(MERGE)
         (home / "merge.sh").chmod(0o755)
 
-    def run(self, *argv: str) -> str:
-        done = subprocess.run(
-            argv, env=self.env, cwd=self.home, capture_output=True, timeout=120, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def until(self, wanted: Callable[[], bool], patience_s: float = 60.0) -> None:
+        super().until(wanted, patience_s)
 
     def submitted(self) -> int:
         number = int(self.run(*PALSUB, "--parsable", "job.sh"))
         self.until(lambda: self.state(number) == "RUNNING")
         return number
 
-    def state(self, job: int) -> str:
-        return self.run("squeue", "-h", "-t", "all", "-j", str(job), "-o", "%T").strip()
-
-    def copies(self, base: int) -> dict[int, str]:
-        rows = self.run("squeue", "-h", "-n", f"pal-elastic-{base}", "-o", "%i %T").split("\n")
-        return {int(row.split()[0]): row.split()[1] for row in rows if row}
-
     def running(self, base: int) -> list[int]:
-        return [job for job, state in self.copies(base).items() if state == "RUNNING"]
-
-    def until(self, wanted: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not wanted():
-            told = "".join(path.read_text() for path in sorted(self.home.glob("slurm-*")))
-            assert time.monotonic() < deadline_s, told + self.run("squeue", "-o", "%i %j %T %r %k")
-            time.sleep(0.1)
+        return [job for job, state in self.companions(base).items() if state == "RUNNING"]
 
     def parts(self) -> dict[str, int]:
         """Node -> steps that were done there."""
@@ -103,7 +80,7 @@ class User:
     def ended(self, base: int) -> int:
         """The steps that count, when all has ended."""
         self.until(lambda: (self.home / "result").exists() and self.state(base) == "COMPLETED")
-        self.until(lambda: not self.copies(base))
+        self.until(lambda: not self.companions(base))
         assert not (self.home / f".pal-elastic-{base}").exists()
         return int((self.home / "result").read_text())
 

@@ -183,4 +183,5 @@ def test_the_list_comes_back_when_its_time_is_over() -> None:
     assert ended(job._replace(restarts=1), 0.0) == back
     assert ended(job._replace(state="RUNNING"), 1e6) == {} == ended(job._replace(reason="JobHeldUser"), 1e6)
     both = pending(f"pal:lease=60;req=;exc=;act=nodelist;set=n1 {MARK}", req_nodes=("n1",))
-    assert ended(both, 50.0) == back and ended(both, 60.0) == {**back, "ReqNodeList": ""}
+    assert ended(both, 39.0) == {} and ended(both, 40.0) == {**back, "ReqNodeList": ""}  # its nodes are not in all
+    assert ended(both, 60.0, shared=True) == {"ReqNodeList": ""}

@@ -288,6 +288,18 @@ def test_a_list_that_palsub_made_shorter_is_the_ticks_from_now_on(site: Site) ->
     assert found.lease is not None and (found.lease.ours, found.lease.own) == ("fast", OWN)
     even = site.wishes(*FULL, marked._replace(name="even"))[7]
     assert (even.action, even.fields) == ("partition-clear", {"Partition": OWN})
+    named = marked._replace(
+        name="even", req_nodes=("f0",), comment=f"pal:lease=60;req=;exc=;act=nodelist;set=f0 {PARTED}"
+    )
+    assert site.wishes(*FULL, named)[7].fields == {"Partition": OWN, "ReqNodeList": ""}  # none of slow is among them
     down = [part("slow", "s0", "s1", up=False), part("fast", "f0", "f1")]
     kept = site.wishes(*FULL, marked._replace(name="even"), parts=down)
     assert all("Partition" not in wish.fields for wish in kept.values())  # Slurm would drop the one that is down
+
+
+def test_the_time_that_palsub_kept_it_off_counts_as_waiting(site: Site) -> None:
+    marked = job(partition="fast", comment=PARTED)
+    (waits,) = site.wishes(*SLOW_FREE, marked).values()
+    assert waits.action == "partition"
+    (tired,) = site.wishes(*SLOW_FREE, marked._replace(submit_s=NOW_S - 3600.0)).values()
+    assert (tired.action, tired.fields) == ("partition-clear", {"Partition": OWN})

@@ -34,6 +34,16 @@ class Site:
     def joins(self, copy: str, run: int = 0) -> None:
         (self.meeting / f"c.{copy}").write_text(f"{run} 0 1\n")
 
+    def both_done(self) -> Task:
+        """The base job and a copy have saved their first parts; the base job's."""
+        self.joins("80")
+        base = saved(self.base())
+        saved(self.copy("80"))
+        with pytest.raises(TimeoutError):  # it waits for the next round
+            self.copy("80")
+        self.now_s = 20.0
+        return base
+
     def leaves(self, copy: str) -> None:
         (self.meeting / f"c.{copy}").unlink()
 
@@ -173,12 +183,7 @@ def test_a_merge_that_fails_keeps_what_one_has_done(
     site: Site, merge: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fork, "MERGE_S", 0.3)
-    site.joins("80")
-    base = saved(site.base())
-    saved(site.copy("80"))
-    with pytest.raises(TimeoutError):
-        site.fork("80").follow()
-    site.now_s = 20.0
+    base = site.both_done()
     again = site.base(merge)
     assert again is not None and again.source == base.target and site.state()["done"] == 100
     assert len(site.said) == 1 and why in site.said[0] and "100 steps of others do not count" in site.said[0]
@@ -187,12 +192,7 @@ def test_a_merge_that_fails_keeps_what_one_has_done(
 def test_what_a_merge_prints_is_not_for_the_shell(
     site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    site.joins("80")
-    saved(site.base())
-    saved(site.copy("80"))
-    with pytest.raises(TimeoutError):
-        site.fork("80").follow()
-    site.now_s = 20.0
+    site.both_done()
     site.base(f"echo rm; {MERGE}")
     told = capfd.readouterr()
     assert told.out == "" and told.err == "rm\n" and site.said == []
@@ -200,12 +200,7 @@ def test_what_a_merge_prints_is_not_for_the_shell(
 
 def test_what_a_merge_has_started_ends_with_it(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork, "MERGE_S", 0.5)
-    site.joins("80")
-    saved(site.base())
-    saved(site.copy("80"))
-    with pytest.raises(TimeoutError):
-        site.fork("80").follow()
-    site.now_s = 20.0
+    site.both_done()
     site.base(f"sleep 321 & echo $! > {tmp_path}/pid; wait;")
     stat = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
     deadline_s = time.monotonic() + 20.0
