@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide.lease_marks import ending
 from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.states import EXACTLY_IDLE
@@ -299,6 +300,30 @@ def test_forged_words_give_no_power_over_others(site: Site) -> None:
     assert (told["orders"], told["foreign"], told["moves"], told["retarget"]) == (0, 6, [], []) and not told["trouble"]
     assert before == {n: (job.req_nodes, job.exc_nodes, job.comment) for n in before for job in [site.job(n)]}
     assert all(site.job(n).restarts == 0 for n in before)
+
+
+CLOSED = {"groups": "AllowGroups=daemon", "accounts": "AllowAccounts=nobody", "administrators": "RootOnly=YES"}
+
+
+def test_a_mark_about_partitions_opens_none(site: Site) -> None:
+    """The daemon puts back what a user says is their own list; Slurm lets nobody start where they may not."""
+    made = {"held": "Nodes=n0 State=DOWN"} | {name: f"Nodes=n[0-3] State=UP {words}" for name, words in CLOSED.items()}
+    try:
+        for name, words in made.items():
+            assert site.root.run(["scontrol", "create", f"PartitionName={name}", *words.split()]).returncode == 0
+        own = ",".join(made)
+        words = ("-p", "held", "--gres=gpu:1")
+        number = site.x.plainly(*words, f"--comment=pal:part=0;own={own};set=held", script="#!/bin/sh\n")
+        update = ending(site.until(number, lambda job: job.reason == "PartitionDown"), time.time() + 60.0, 0.0)
+        assert update is not None and update.fields == {"Partition": own}
+        site.client.update_job(number, **update.fields)
+        time.sleep(5.0)  # a pass each second
+        assert site.job(number).state == "PENDING" and set(site.job(number).partition.split(",")) == set(made)
+        site.client.cancel([number])
+        site.until(number, lambda job: job.state == "CANCELLED")
+    finally:
+        for name in made:
+            site.root.run(["scontrol", "delete", f"PartitionName={name}"])
 
 
 def tell_pace(site: Site, user: User, rates: dict[int, int]) -> dict[str, Any]:
