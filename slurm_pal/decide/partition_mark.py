@@ -35,14 +35,24 @@ def word(lease_s: float, own: tuple[str, ...], ours: str) -> str:
 
 def mark_of(job: SlurmJob) -> PartitionMark | None:
     """The mark on a job, as long as its list of partitions is the one that was set; else None."""
+    mark = _read(job)
+    return mark if mark is not None and job.partition == mark.ours else None
+
+
+def _read(job: SlurmJob) -> PartitionMark | None:
     pairs = marks.read(job.comment, KEY)
     own, ours = pairs.get("own", ""), pairs.get("set", "")
     names = own.split(",")
     if not re.fullmatch(r"\d{1,9}", pairs.get(KEY, "")) or len(names) < 2 or ours not in names:
         return None
-    if job.partition != ours or not all(re.fullmatch(_NAME, name) for name in names):
-        return None
-    return PartitionMark(float(pairs[KEY]), own, ours)
+    return PartitionMark(float(pairs[KEY]), own, ours) if all(re.fullmatch(_NAME, name) for name in names) else None
+
+
+def listed(job: SlurmJob) -> tuple[str, ...]:
+    """Its user's own list, of a job that runs in one of these partitions; () where no mark has it."""
+    mark = _read(job)
+    own = tuple(mark.own.split(",")) if mark is not None else ()
+    return own if job.partition in own else ()
 
 
 def own_partitions(job: SlurmJob) -> str:

@@ -31,6 +31,8 @@ from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
 
 Vector = NDArray[np.float64]
+OUTLIVED = 0.2
+"""A job that has run for longer than its limit allows for here is taken to have this part of that still to do."""
 MOST_ERRORS = 2.0
 """A user's own jobs change a throughput by at most this many standard errors of what is known without them."""
 
@@ -63,11 +65,16 @@ class Expected(NamedTuple):
         return self.share * limit_s if limit_s else self.run_s
 
     def left_of(self, job: SlurmJob, slowest: float, now_s: float) -> float:
-        """Still to come where it runs; `slowest` is its throughput in the slowest of its partitions over that here."""
+        """Still to come where it runs; `slowest` is its throughput in the slowest of its partitions over that here.
+
+        A job that outlives what its limit says for here still has that share of the rest, or of what it has run:
+        a throughput that is wrong by a factor makes it neither done nor endless.
+        """
         ran_s, limit_s = max(0.0, now_s - job.start_s), stated_limit_s(job)
         if not limit_s:
             return max(0.0, self.run_s * slowest - ran_s)
-        return expected_left_s(limit_s * slowest, self.share, ran_s, limit_s - ran_s, 1.0)
+        rest_s = max(limit_s * slowest - ran_s, OUTLIVED * ran_s)
+        return expected_left_s(limit_s * slowest, self.share, ran_s, min(rest_s, limit_s - ran_s), 1.0)
 
 
 def partition_types(overview: Overview, named: Iterable[str]) -> dict[str, str]:
@@ -281,25 +288,30 @@ def in_partitions(overview: Overview, names: Sequence[str]) -> list[SlurmJob]:
 
 def sharers(
     waiting: Sequence[Claimant], sensitivity: Mapping[int, str], running: Iterable[SlurmJob], names: Sequence[str],
-    elsewhere: Mapping[int, Mapping[str, float]], known: Known, expected: Expected, now_s: float,
+    elsewhere: Mapping[int, Mapping[str, float]], lists: Mapping[int, Sequence[str]], known: Known, expected: Expected,
+    now_s: float,
 ) -> list[Sharer]:  # fmt: skip
     """All jobs that take part: the pending ones first, in their order, then the running ones (`in_partitions`).
 
     A running job counts in all partitions of these names, even where it cannot be moved: what it holds comes free
     one day, and shares say who it then belongs to, not what is done at once. For a job that may be moved,
-    `elsewhere` has the throughputs in its user's own partitions, and its time limit is for these; that of any
-    other is for the one where it runs. It takes part as long as it runs.
+    `elsewhere` has the throughputs in its user's own partitions. `lists` are users' own lists, as far as they are known
+    while a job runs: its time limit is for the slowest of these, and without a list for the partition where it runs. It
+    takes part as long as it runs.
     """
     found = [
         Sharer(one.job, one.speed, one.shape.total, sensitivity.get(one.job.job_id, "A"), one.run_s) for one in waiting
     ]
     for job in running:
         gpus = sum(map(len, job.gpus.values()))
-        speed = dict(elsewhere.get(job.job_id, {})) or (speeds(job, gpus, names, known)[0] if gpus else {})
+        own = lists.get(job.job_id, ())
+        all_speeds = speeds(job, gpus, [*dict.fromkeys([*names, *own])], known)[0] if gpus else {}
+        speed = dict(elsewhere.get(job.job_id, {})) or {name: all_speeds[name] for name in names if name in all_speeds}
         here = speed.get(job.partition, 0.0)
         if here > 0:
             slowest = min(value for value in speed.values() if value > 0) / here
-            left_s = expected.left_of(job, slowest if job.job_id in elsewhere else 1.0, now_s)
             stays = job.job_id not in elsewhere
+            of_own = [all_speeds[name] / here for name in own if all_speeds.get(name, 0.0) > 0]
+            left_s = expected.left_of(job, min([*of_own, 1.0]) if stays else slowest, now_s)
             found.append(Sharer(job, speed, gpus, facts_of(job, MoveSettings()).sensitivity, left_s / slowest, stays))
     return found

@@ -20,6 +20,7 @@ from slurm_pal.decide.candidates import may_start
 from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.offers import claimed_gpus, free_indexes, used_indexes
+from slurm_pal.decide.partition_mark import listed
 from slurm_pal.decide.steering import Market
 from slurm_pal.journal.journal import REFUSED, Journal, Move
 from slurm_pal.moves.planning import Running
@@ -79,8 +80,10 @@ class Partitions:
         given_back = self._given_back(overview, leases.partitions, jobs.moving)
         changed = {wish.job_id: wish for wish in sharing.changed(given_back, overview.jobs)}
         waiting = [one for one in jobs.waiting if one.job.job_id not in changed]
-        crossers = self._crossers(overview, jobs.running, {**given_back, **leases.partitions}, now_s)
-        found, belongs = self._found(overview, scores, waiting, leases, crossers, now_s, interval_s)
+        ever = {**given_back, **leases.partitions}
+        crossers = self._crossers(overview, jobs.running, ever, now_s)
+        lists = _lists(overview, ever)
+        found, belongs = self._found(overview, scores, waiting, leases, crossers, lists, now_s, interval_s)
         found = [*changed.values(), *found]
         settled = {wish.job_id for wish in found}.union(jobs.moving)
         left = [job for job in overview.jobs if job.job_id not in settled]
@@ -110,7 +113,7 @@ class Partitions:
 
     def _found(
         self, overview: Overview, scores: Snapshot, waiting: Sequence[Waiting], leases: Leases,
-        crossers: Sequence[Crosser], now_s: float, interval_s: float,
+        crossers: Sequence[Crosser], lists: Mapping[int, Sequence[str]], now_s: float, interval_s: float,
     ) -> tuple[list[Wish], dict[int, dict[str, float]]]:  # fmt: skip
         """Wishes for pending jobs, and the shares of time of the others: job -> partition -> share."""
         known = self.speeds.known(overview, now_s)
@@ -119,15 +122,15 @@ class Partitions:
         pending = claimants(overview, waiting, leases, self._barred(now_s), known, expected)
         jobs = [one for one in pending if len(one.own) > 1]
         if not jobs and not crossers:
-            self._nobody_waits(overview, scores, known, expected, now_s, interval_s)
+            self._nobody_waits(overview, scores, lists, known, expected, now_s, interval_s)
             return [], {}
         classes = {one.job.job_id: one.sensitivity for one in waiting}
-        lists = [*(one.own for one in jobs), *(cross.own for cross in crossers)]
-        names = sorted({name for own in lists for name in own})
+        shared = [*(one.own for one in jobs), *(cross.own for cross in crossers)]
+        names = sorted({name for own in shared for name in own})
         alone = [one for one in pending if len(one.own) == 1 and one.own[0] in names]
         elsewhere = {cross.one.job.job_id: cross.speed for cross in crossers}
         inside = in_partitions(overview, names)
-        taking_part = sharers([*jobs, *alone], classes, inside, names, elsewhere, known, expected, now_s)
+        taking_part = sharers([*jobs, *alone], classes, inside, names, elsewhere, lists, known, expected, now_s)
         counted = frozenset(one.job.job_id for one in taking_part)
         where = belonging.shared_partitions(overview, scores, names, counted, alike=self._alike)
         if where is None or not taking_part:
@@ -153,15 +156,16 @@ class Partitions:
         return found.allocation
 
     def _nobody_waits(
-        self, overview: Overview, scores: Snapshot, known: Known, expected: Expected, now_s: float, interval_s: float
-    ) -> None:
+        self, overview: Overview, scores: Snapshot, lists: Mapping[int, Sequence[str]], known: Known,
+        expected: Expected, now_s: float, interval_s: float,
+    ) -> None:  # fmt: skip
         """What a new job would find beside those that run."""
         names = [
             p.name for p in overview.partitions if p.up and known.type_of.get(p.name) in known.model.types
         ]  # fmt: skip
         if not self._publishes or len(names) < 2:
             return
-        run = sharers([], {}, in_partitions(overview, names), names, {}, known, expected, now_s)
+        run = sharers([], {}, in_partitions(overview, names), names, {}, lists, known, expected, now_s)
         where = belonging.shared_partitions(overview, scores, names, frozenset(one.job.job_id for one in run))
         if where is not None:
             penalty = settings_of(self._config).locality_penalty
@@ -174,6 +178,20 @@ class Partitions:
             for lease, why, _ in self._journal.ended_leases(since_s=now_s - RETRY_S)
             if lease.kind.sort is Sort.PARTITIONS and why.startswith((sharing.NOT_TAKEN, REFUSED))
         )
+
+
+def _lists(overview: Overview, leases: Mapping[int, TickLease]) -> dict[int, tuple[str, ...]]:
+    """Job -> its user's own list, of the running jobs for which palsub or the tick, with these leases, has noted it."""
+    found = {}
+    for job in overview.jobs:
+        lease = leases.get(job.job_id)
+        if job.state != "RUNNING":
+            continue
+        if lease is not None and sharing.of_this_job(lease, job):
+            found[job.job_id] = tuple(lease.own.split(","))
+        elif own := listed(job):
+            found[job.job_id] = own
+    return found
 
 
 def _with_others(

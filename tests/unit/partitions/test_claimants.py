@@ -231,7 +231,7 @@ def test_who_takes_part() -> None:
     where = overview(*jobs)
     pending = claimants(where, [waiting(j) for j in jobs[1:]], Leases({}, {}), (), KNOWN, EXPECTED)
     names = ["slow", "fast"]
-    made = sharers(pending, {8: "B"}, in_partitions(where, names), names, {}, KNOWN, EXPECTED, NOW_S)
+    made = sharers(pending, {8: "B"}, in_partitions(where, names), names, {}, {}, KNOWN, EXPECTED, NOW_S)
     assert [(one.job.job_id, one.gpus, one.sensitivity) for one in made] == [(7, 1, "A"), (8, 2, "B"), (1, 2, "A")]
     assert made[1].speed == pytest.approx({"slow": 2.0}) and made[2].speed == pytest.approx({"slow": 2.0, "fast": 8.0})
     assert made[2].run_s == pytest.approx(3000.0 * 4.0)  # half of two hours, less the ten minutes that it runs, there
@@ -239,17 +239,35 @@ def test_who_takes_part() -> None:
 
 def test_what_is_left_of_a_running_job_that_could_go_elsewhere_is_in_its_slowest_partition() -> None:
     (one,) = in_partitions(overview(running(1, "fast", {"f0": (0,)})), ["fast"])
-    (made,) = sharers([], {}, [one], ["slow", "fast"], {1: {"slow": 1.0, "fast": 4.0}}, KNOWN, EXPECTED, NOW_S)
+    (made,) = sharers([], {}, [one], ["slow", "fast"], {1: {"slow": 1.0, "fast": 4.0}}, {}, KNOWN, EXPECTED, NOW_S)
     assert made.speed == {"slow": 1.0, "fast": 4.0}
     # Half of two hours are for the slow partition, 900 s here, of which 600 have gone.
     assert made.run_s == pytest.approx(300.0 * 4.0)
-    (late,) = sharers([], {}, [one], ["slow", "fast"], {1: made.speed}, KNOWN, EXPECTED, NOW_S + 600)
-    assert late.run_s == pytest.approx(0.5 * 6000.0 * 4.0)  # it has outlived that: half of what its limit leaves
+    (late,) = sharers([], {}, [one], ["slow", "fast"], {1: made.speed}, {}, KNOWN, EXPECTED, NOW_S + 600)
+    assert late.run_s == pytest.approx(0.5 * 600.0 * 4.0)  # it has outlived that: half of what its limit leaves here
     free = one._replace(time_limit_s=None)
-    (other,) = sharers([], {}, [free], ["slow", "fast"], {1: made.speed}, KNOWN, EXPECTED, NOW_S)
+    (other,) = sharers([], {}, [free], ["slow", "fast"], {1: made.speed}, {}, KNOWN, EXPECTED, NOW_S)
     assert other.run_s == pytest.approx(300.0 * 4.0)
-    (never,) = sharers([], {}, [free], ["slow", "fast"], {1: made.speed}, KNOWN, EXPECTED, NOW_S + 600)
+    (never,) = sharers([], {}, [free], ["slow", "fast"], {1: made.speed}, {}, KNOWN, EXPECTED, NOW_S + 600)
     assert never.run_s == 0.0
+
+
+def test_the_limit_of_a_job_that_stays_is_for_the_slowest_of_its_users_partitions() -> None:
+    (one,) = in_partitions(overview(running(1, "fast", {"f0": (0,)})), ["fast"])
+
+    def left_s(lists: dict[int, tuple[str, ...]], names: list[str], now_s: float = NOW_S) -> float:
+        (made,) = sharers([], {}, [one], names, {}, lists, KNOWN, EXPECTED, now_s)
+        assert made.stays
+        return made.run_s * min(made.speed.values()) / made.speed["fast"]
+
+    both = {1: ("fast", "slow")}
+    assert left_s({}, ["slow", "fast"]) == pytest.approx(3000.0)  # half of two hours, less ten minutes
+    assert left_s(both, ["slow", "fast"]) == left_s(both, ["fast"]) == pytest.approx(300.0)  # a quarter of that
+    assert left_s({1: ("fast",)}, ["slow", "fast"]) == pytest.approx(3000.0)
+    # Half of what the limit leaves; beyond that half of a fifth of what it has run, until its real limit is near.
+    assert left_s(both, ["fast"], NOW_S + 900.0) == pytest.approx(0.5 * 300.0)
+    assert left_s(both, ["fast"], NOW_S + 2400.0) == pytest.approx(0.5 * 0.2 * 3000.0)
+    assert left_s(both, ["fast"], NOW_S + 6500.0) == pytest.approx(0.5 * 100.0)
 
 
 def test_a_throughput_of_nothing_and_of_nobody() -> None:
@@ -260,5 +278,5 @@ def test_a_throughput_of_nothing_and_of_nobody() -> None:
     (other,) = claimants(overview(stranger), [waiting(stranger)], Leases({}, {}), (), KNOWN, EXPECTED)
     assert all(0 < value < math.inf for value in other.speed.values()) and other.error["fast"] > 0.1
     runs_there = running(1, "fast", {"f0": (0,)})
-    assert sharers([], {}, in_partitions(overview(runs_there), ["fast"]), ["fast"], {}, zero, EXPECTED, NOW_S) == []
+    assert sharers([], {}, in_partitions(overview(runs_there), ["fast"]), ["fast"], {}, {}, zero, EXPECTED, NOW_S) == []
     assert module.speeds(runs_there, 1, ["nowhere"], zero) == ({}, {})
