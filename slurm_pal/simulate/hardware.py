@@ -22,6 +22,7 @@ class Hardware(NamedTuple):
     believed: Mapping[str, Table]  # what placement goes by: stale, noisy or missing scores differ from the truth
     level: Mapping[str, Table]  # believed, binned, for the published rules
     partitions: Mapping[str, tuple[int, ...]] = {}
+    models: tuple[str, ...] = ()  # of the GPUs of each node; () where all are alike
 
     @property
     def n_gpus(self) -> int:
@@ -33,8 +34,12 @@ def hardware(
     believed: Mapping[str, Table] | None = None,
     names: Sequence[str] = (),
     partitions: Mapping[str, Sequence[int]] = {},
+    models: Sequence[str] = (),
 ) -> Hardware:
-    """A cluster from its slowdowns, with bins from what is believed (PAL's binning as intended)."""
+    """A cluster from its slowdowns, with bins from what is believed (PAL's binning as intended).
+
+    Where there are several models, what is believed of a GPU is relative to its own; what is true is not.
+    """
     seen = true if believed is None else believed
     return Hardware(
         names=tuple(names) or tuple(f"n{k}" for k in range(len(true["A"]))),
@@ -42,6 +47,7 @@ def hardware(
         believed=seen,
         level={sensitivity: _levels(table) for sensitivity, table in seen.items()},
         partitions={name: tuple(nodes) for name, nodes in partitions.items()},
+        models=tuple(models),
     )
 
 
@@ -55,13 +61,13 @@ def shuffled(machine: Hardware, seed: int) -> Hardware:
         return [row.tolist() for row in np.split(values, np.cumsum(sizes)[:-1])]
 
     found = {sensitivity: mixed(table) for sensitivity, table in machine.believed.items()}
-    return hardware(machine.true, found, machine.names, machine.partitions)
+    return hardware(machine.true, found, machine.names, machine.partitions, machine.models)
 
 
 def identical(machine: Hardware) -> Hardware:
     """The same cluster, all of whose GPUs are median ones, and known to be."""
     same = {sensitivity: [[1.0] * len(row) for row in table] for sensitivity, table in machine.true.items()}
-    return hardware(same, None, machine.names, machine.partitions)
+    return hardware(same, None, machine.names, machine.partitions, machine.models)
 
 
 def _levels(table: Table) -> Table:
@@ -86,4 +92,4 @@ def capped_worst(machine: Hardware, k: int) -> Hardware:
             for sensitivity, table in tables.items()
         }
 
-    return hardware(mend(machine.true), mend(machine.believed), machine.names, machine.partitions)
+    return hardware(mend(machine.true), mend(machine.believed), machine.names, machine.partitions, machine.models)

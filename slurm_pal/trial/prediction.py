@@ -108,4 +108,4 @@ def with_scores(machine: Hardware, order: tuple[int, ...]) -> Hardware:
         values = [value for row in table for value in row]
         shuffled = iter([values[place] for place in order])
         believed[name] = [[next(shuffled) for _ in row] for row in table]
-    return hardware(machine.true, believed, machine.names, machine.partitions)
+    return hardware(machine.true, believed, machine.names, machine.partitions, machine.models)

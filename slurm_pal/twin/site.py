@@ -44,7 +44,8 @@ def publish(config: Config, machine: Hardware, now_s: float) -> None:
             slow = {c: float(machine.believed[c][node][index]) for c in SENSITIVITY_CLASSES}
             bins = {c: number[c].get(round(machine.level[c][node][index], 6), "?") for c in SENSITIVITY_CLASSES}
             known = {c: x for c, x in slow.items() if not isnan(x)}
-            gpus.append(GpuScore(name, index, f"{name}-{index}", MODEL, known, bins, now_s - 3600.0, 1.0, ()))
+            model = machine.models[node] if machine.models else MODEL
+            gpus.append(GpuScore(name, index, f"{name}-{index}", model, known, bins, now_s - 3600.0, 1.0, ()))
     snapshot.publish(config.snapshot_path, gpus, cluster="twin", epoch=1, now_s=now_s, centroids=centroids)
 
 

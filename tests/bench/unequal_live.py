@@ -2,16 +2,15 @@
 """Three partitions of unequal GPUs on one real Slurm: plain sbatch with a list of partitions, and an allocation policy.
 
     python tests/bench/unequal_live.py [--jobs 200] [--load 1.0] [--seed 1] [--arms plain,gavel:max-min,...]
-    python tests/bench/unequal_live.py --dry 6 --load 0.8 --new shortened|ordered|listed --arms ...
+    python tests/bench/unequal_live.py --dry 8 --load 0.8 --arms nonpreemptive-completion,...
 
 Partitions v100, a100 and h100 of 8 nodes x 4 emulated GPUs. An application of class A runs 1 : 2.5 : 6
 as fast on them, one of class B 1 : 1.8 : 3, one of class C 1 : 1.3 : 1.8; within a partition GPUs
 differ as in any lab. The same jobs arrive at the same moments in each arm, and all may run in all three
 partitions, the fastest named first. Arm `plain` is sbatch; the others are palsub with pal-rebalance beside it,
 which shares out partitions by that policy, from a table of throughputs accurate to 5 %.
-The simulator replays the same jobs, arms beside it. Times are those of a lab: jobs of a minute, ticks of two seconds.
-With --dry it replays so many seeds, and nothing runs: what new jobs get there is where they belong (`shortened`), all
-partitions with those first (`ordered`), or all as their users listed them until a tick has looked (`listed`).
+The twin replays the same jobs in each arm: the same programs over a virtual Slurm with the lab's settings. Times are
+those of a lab: jobs of a minute, ticks of two seconds. With --dry there is no lab, only the twin, for so many seeds.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from slurm_pal.allocation.problem import Allocation, Problem, Vector
-from slurm_pal.allocation.steady import STEADY
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES, GpuShape
 from slurm_pal.emulation.gpus import draw_registry
+from slurm_pal.lab.conf import SCHEDULER
 from slurm_pal.lab.demo import program
 from slurm_pal.lab.lab import Lab
-from slurm_pal.research import unequal
-from slurm_pal.research.unequal_queue import Belonging, Listed
+from slurm_pal.simulate.hardware import Hardware, hardware
+from slurm_pal.simulate.replay import ReplayPlan
+from slurm_pal.simulate.trace import Trace, TraceJob
+from slurm_pal.trial.prediction import config_of, pairs_of
+from slurm_pal.twin.run import Twin
 
-NODES, GPUS_PER_NODE, TICK_S, PASS_S = 8, 4, 2.0, 1.0
+NODES, GPUS_PER_NODE, TICK_S = 8, 4, 2.0
 SPEEDS = {
     "A": {"v100": 1.0, "a100": 2.5, "h100": 6.0},
     "B": {"v100": 1.0, "a100": 1.8, "h100": 3.0},
@@ -168,57 +167,55 @@ def summary(jobs: Sequence[Job], ran: Sequence[Ran]) -> dict[str, object]:
     return found
 
 
-# -- the same jobs by the simulator ---------------------------------------------------------
+# -- the same jobs by the twin --------------------------------------------------------------
 
 
-class NewJobs(Belonging):
-    """Jobs get the lists of `Belonging` from their second look on; at the first they are `listed`, or `ordered`."""
-
-    def __init__(self, limit_s: Vector, allocate: Callable[[Problem], Allocation], *, ordered: bool) -> None:
-        super().__init__(limit_s, allocate)
-        self._ordered, self._seen = ordered, set[int]()
-
-    def __call__(self, moment: unequal.Moment) -> NDArray[np.int64]:
-        found = super().__call__(moment)
-        self._seen |= set(moment.job.tolist())
-        return found
-
-    def _list(self, moment: unequal.Moment, row: int, speed: Vector, shares: Vector) -> list[int]:
-        if int(moment.job[row]) in self._seen:
-            return super()._list(moment, row, speed, shares)
-        able = np.flatnonzero(speed)
-        return [int(j) for j in (able[np.argsort(-shares[able], kind="stable")] if self._ordered else able)]
+def machine(seed: int) -> Hardware:
+    """The lab's GPUs. What is measured of a GPU is relative to its model."""
+    names, kinds = [f"n{k}" for k in range(3 * NODES)], LIST.split(",")
+    true = {c: [[0.0] * GPUS_PER_NODE for _ in names] for c in SENSITIVITY_CLASSES}
+    believed = {c: [[0.0] * GPUS_PER_NODE for _ in names] for c in SENSITIVITY_CLASSES}
+    for gpu in draw_registry(names, GPUS_PER_NODE, seed).gpus:
+        node, index = names.index(gpu.node), gpu.index
+        for c in SENSITIVITY_CLASSES:
+            believed[c][node][index] = gpu.true_slowdown(c)
+            true[c][node][index] = gpu.true_slowdown(c) * SPEEDS[c]["h100"] / SPEEDS[c][kinds[node // NODES]]
+    partitions = {kind: range(k * NODES, (k + 1) * NODES) for k, kind in enumerate(kinds)}
+    return hardware(true, believed, names, partitions, [kinds[node // NODES] for node in range(len(names))])
 
 
-def simulated(jobs: Sequence[Job], arm: str, new: str = "shortened") -> tuple[float, float]:
-    """(mean completion, makespan), s, with GPUs of a partition all alike and no nodes."""
-    kinds = LIST.split(",")
+def simulated(jobs: Sequence[Job], arm: str, seed: int) -> tuple[float, float]:
+    """(mean completion, makespan), s, by the same programs over a virtual Slurm with the lab's settings."""
     rows = [
-        unequal.GangJob(str(k), job.at_s, job.seconds, job.gpus,
-                    tuple(SPEEDS[job.sensitivity][kind] / SPEEDS[job.sensitivity]["h100"] for kind in kinds))
+        TraceJob(
+            str(k), job.at_s, GpuShape(job.gpus, nodes=1), job.seconds, job.sensitivity, 60.0 * job.limit_min,
+            app=f"app{job.sensitivity}", partition=LIST, movable=False,
+        )
         for k, job in enumerate(jobs)
     ]  # fmt: skip
-    limit_s = np.array([60.0 * job.limit_min for job in jobs])
-    policy: unequal.Policy
-    if arm == "plain":
-        policy = Listed(limit_s)
-    elif new == "shortened":
-        policy = Belonging(limit_s, STEADY[arm])
-    else:
-        policy = NewJobs(limit_s, STEADY[arm], ordered=new == "ordered")
-    found = unequal.simulate(rows, [NODES * GPUS_PER_NODE] * 3, policy, move_cost_s=0.0, review_s=TICK_S)
-    return round(found.mean_jct_s(), 2), round(found.makespan_s, 1)
+    settings = {"rebalance.moves": "false", "rebalance.interval_s": f"{TICK_S:g}"}
+    with tempfile.TemporaryDirectory(prefix="pal") as folder:
+        if arm != "plain":
+            table = os.path.join(folder, "throughputs.csv")
+            throughput_table(table, seed)
+            settings |= {"rebalance.allocation": arm, "rebalance.throughputs": table}
+        twin = Twin(config_of(settings), pairs_of(()) | {"SchedulerParameters": SCHEDULER})
+        policy = "slurm-twin" if arm == "plain" else "tick"
+        ran = twin.run(ReplayPlan(Trace("jobs", tuple(rows)), machine(seed), policy, seed=seed)).outcomes
+    mean_s = statistics.fmean(one.finish_s - one.submit_s for one in ran)
+    return round(mean_s, 2), round(max(one.finish_s for one in ran), 1)
 
 
-def dry(arms: Sequence[str], count: int, load: float, seeds: int, new: str) -> None:
-    """Of each arm the mean over seeds of what the simulator says, over plain."""
-    traces = [draw(seed, count, load) for seed in range(1, seeds + 1)]
-    plain = [simulated(jobs, "plain") for jobs in traces]
+def dry(arms: Sequence[str], count: int, load: float, seeds: int) -> None:
+    """Of each arm what the twin says over plain: of each seed, and the mean."""
+    traces = [(draw(seed, count, load), seed) for seed in range(1, seeds + 1)]
+    plain = [simulated(jobs, "plain", seed) for jobs, seed in traces]
     for arm in arms:
-        pairs = zip((simulated(jobs, arm, new) for jobs in traces), plain, strict=True)
+        pairs = zip((simulated(jobs, arm, seed) for jobs, seed in traces), plain, strict=True)
         ratios = [(jct_s / other_s, end_s / last_s) for (jct_s, end_s), (other_s, last_s) in pairs]
         completion, makespan = (round(statistics.fmean(some), 3) for some in zip(*ratios, strict=True))
-        print(json.dumps({"arm": arm, "new": new, "completion": completion, "makespan": makespan}), flush=True)
+        each = [round(ratio, 3) for ratio, _ in ratios]
+        print(json.dumps({"arm": arm, "completion": completion, "makespan": makespan, "each": each}), flush=True)
 
 
 def main() -> None:
@@ -227,12 +224,11 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--arms", default="plain,nonpreemptive-makespan,gavel:max-min")
-    parser.add_argument("--dry", type=int, default=0, metavar="SEEDS", help="only what the simulator says, over plain")
-    parser.add_argument("--new", choices=("shortened", "ordered", "listed"), default="shortened")
+    parser.add_argument("--dry", type=int, default=0, metavar="SEEDS", help="only what the twin says, over plain")
     parser.add_argument("--keep", action="store_true", help="leave logs and results")
     args = parser.parse_args()
     if args.dry:
-        dry(args.arms.split(","), args.jobs, args.load, args.dry, args.new)
+        dry(args.arms.split(","), args.jobs, args.load, args.dry)
         return
     jobs = draw(args.seed, args.jobs, args.load)
     root = tempfile.mkdtemp(prefix="pal")
@@ -243,7 +239,7 @@ def main() -> None:
               "--gpus", str(GPUS_PER_NODE), "--gpu-table", os.path.join(root, "gpus.csv")]  # fmt: skip
         subprocess.run(up, check=True, capture_output=True)
         with Lab(os.path.join(root, "lab")) as lab:
-            run(jobs, args.arms.split(","), lab.environ(), root)
+            run(jobs, args.seed, args.arms.split(","), lab.environ(), root)
     finally:
         if args.keep:
             print(f"kept in {root}")
@@ -251,14 +247,14 @@ def main() -> None:
             shutil.rmtree(root)
 
 
-def run(jobs: Sequence[Job], arms: Sequence[str], env: dict[str, str], root: str) -> None:
+def run(jobs: Sequence[Job], seed: int, arms: Sequence[str], env: dict[str, str], root: str) -> None:
     for k, kind in enumerate(LIST.split(",")):
         nodes = f"Nodes=n[{k * NODES}-{(k + 1) * NODES - 1}]"
         subprocess.run(["scontrol", "create", f"PartitionName={kind}", nodes, "State=UP"], env=env, check=True)
     sweep = [program("pal-profile"), "run", "--yes", "--max-parallel", "8"]
     subprocess.run(sweep, env=env, check=True, capture_output=True)
     for arm in arms:
-        found = {"arm": arm, **summary(jobs, arm_of(arm, jobs, env, root)), "simulated": simulated(jobs, arm)}
+        found = {"arm": arm, **summary(jobs, arm_of(arm, jobs, env, root)), "simulated": simulated(jobs, arm, seed)}
         print(json.dumps(found), flush=True)
 
 
