@@ -4,6 +4,10 @@
 A Gavel trace counts steps. Other traces have run times: steps are run time x throughput on the
 reference type, the one that the job asked for (GPU type or partition) if the cluster has it, else the
 cluster's first. What the throughput table does not know is estimated (allocation/throughputs.py).
+
+For policies that may change a job's number of GPUs each job has all configurations of Sia: powers of two within a
+node, whole nodes beyond. Its throughput there is that of the table where both numbers have steps/s, else its own
+times the ratio of the numbers to the power that the table shows.
 """
 
 from __future__ import annotations
@@ -15,7 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.allocation.problem import Matrix, Vector
-from slurm_pal.allocation.throughputs import ESTIMATED, PRIOR, Entry, Estimates, ThroughputKey, matrix, model
+from slurm_pal.allocation.throughputs import (
+    ESTIMATED,
+    PRIOR,
+    Entry,
+    Estimates,
+    Model,
+    ThroughputKey,
+    matrix,
+    model,
+)
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.research.replica.gavel_jobs import GavelCluster
@@ -25,6 +38,8 @@ from slurm_pal.simulate.inputs.gavel import NO_DEADLINE, GavelRow
 from slurm_pal.simulate.trace import Trace, TraceJob
 
 GUESSED = (ESTIMATED, PRIOR)
+Size = tuple[int, tuple[float, ...]]
+"""Another number of GPUs, and the throughput of the whole job there, by column."""
 _SHOWN = 5  # jobs in an error
 
 
@@ -67,6 +82,13 @@ class _Given(NamedTuple):
     penalty: Sequence[float]  # for several nodes
 
 
+class _Estimated(NamedTuple):
+    """Throughputs of all jobs."""
+
+    at: Estimates
+    sizes: tuple[tuple[Size, ...], ...]
+
+
 def of_rows(
     name: str,
     rows: Sequence[GavelRow],
@@ -83,7 +105,7 @@ def of_rows(
     model without steps/s.
     """
     found = _estimates(cluster, known, [(row.job_type, row.scale_factor) for row in rows])
-    for row, absolute in zip(rows, found.absolute, strict=True):
+    for row, absolute in zip(rows, found.at.absolute, strict=True):
         if not absolute:
             raise DataError(
                 f"the throughput table has no steps/s of {row.job_type!r}, which a trace that counts steps needs; "
@@ -91,7 +113,7 @@ def of_rows(
             )
     steps = np.array([float(row.total_steps) for row in rows])
     slo = np.array([np.inf if row.slo == NO_DEADLINE else row.slo for row in rows])
-    first = found.throughput[:, 0]
+    first = found.at.throughput[:, 0]
     given = _Given(
         ids=[str(number) for number in range(len(rows))],
         arrival_s=[row.arrival_s for row in rows],
@@ -129,7 +151,7 @@ def of_trace(
     given = _Given(
         ids=[job.job_id for job in jobs],
         arrival_s=[job.submit_s for job in jobs],
-        steps=run_s * _reference(jobs, cluster, found.throughput),
+        steps=run_s * _reference(jobs, cluster, found.at.throughput),
         gpus=[job.shape.total for job in jobs],
         slack=slack,
         weight=np.ones(len(jobs)),
@@ -143,14 +165,44 @@ def of_trace(
 
 def _estimates(
     cluster: GavelCluster, known: Mapping[ThroughputKey, Entry], kinds: Sequence[tuple[str, int]]
-) -> Estimates:
+) -> _Estimated:
     types = sorted({key.type for key in known})
     for name in cluster.types:
         if name not in types:
             raise UsageError(
                 f"GPU type {name!r} of --cluster is not in the throughput table, which has {', '.join(types) or 'none'}"
             )
-    return matrix(model(known, cluster.types), kinds)
+    made = model(known, cluster.types)
+    found = matrix(made, kinds)
+    first = dict(zip(reversed(kinds), reversed(range(len(kinds))), strict=True))
+    sizes = {kind: _sizes(made, cluster, kind, found.throughput[k], found.absolute[k]) for kind, k in first.items()}
+    return _Estimated(found, tuple(sizes[kind] for kind in kinds))
+
+
+def _sizes(
+    made: Model, cluster: GavelCluster, kind: tuple[str, int], throughput: Vector, absolute: bool
+) -> tuple[Size, ...]:
+    """The other numbers of GPUs on which a job of this kind could run."""
+    application, own = kind
+    allowed = [configurations(nodes) for nodes in cluster.nodes()]
+    counts = sorted({count for some in allowed for count in some} - {own})
+    told = matrix(made, [(application, count) for count in counts])
+    found = []
+    for count, at, known in zip(counts, told.throughput, told.absolute, strict=True):
+        speeds = at if absolute and known else throughput * (count / own) ** made.exponent[0]
+        able = np.array([count in some for some in allowed]) & (throughput > 0)
+        if able.any():
+            found.append((count, tuple(np.where(able, speeds, 0.0).tolist())))
+    return tuple(found)
+
+
+def configurations(nodes: Sequence[int]) -> frozenset[int]:
+    """Numbers of GPUs that a job may have of nodes of one size: powers of two inside a node, then whole nodes (Sia)."""
+    if not nodes:
+        return frozenset()
+    size = nodes[0]
+    inside = (2**power for power in range(size.bit_length()))
+    return frozenset((*inside, *(size * count for count in range(2, len(nodes) + 1))))
 
 
 def _reference(jobs: Sequence[TraceJob], cluster: GavelCluster, throughput: Matrix) -> Vector:
@@ -162,17 +214,17 @@ def _reference(jobs: Sequence[TraceJob], cluster: GavelCluster, throughput: Matr
     return np.asarray(throughput[rows, able])
 
 
-def _workload(name: str, cluster: GavelCluster, given: _Given, found: Estimates) -> UnequalWorkload:
-    scale = np.array(given.gpus)
+def _workload(name: str, cluster: GavelCluster, given: _Given, estimated: _Estimated) -> UnequalWorkload:
+    found, scale = estimated.at, np.array(given.gpus)
     fits = (found.throughput > 0) & (scale[:, None] <= np.array(cluster.gpus))
     _check_fit(cluster, given, fits)
     slowest = np.where(fits, found.throughput, np.inf).min(axis=1)
     accounts = {account: number for number, account in enumerate(dict.fromkeys(given.accounts))}
     jobs = [
-        GangJob(job_id, at_s, steps, gpus, speeds, sensitivity=sensitivity, locality_penalty=penalty)
-        for job_id, at_s, steps, gpus, speeds, sensitivity, penalty in zip(
+        GangJob(job_id, at_s, steps, gpus, speeds, sensitivity=sensitivity, locality_penalty=penalty, sizes=sizes)
+        for job_id, at_s, steps, gpus, speeds, sensitivity, penalty, sizes in zip(
             given.ids, given.arrival_s, given.steps.tolist(), given.gpus, map(tuple, found.throughput.tolist()),
-            given.sensitivity, given.penalty, strict=True,
+            given.sensitivity, given.penalty, estimated.sizes, strict=True,
         )
     ]  # fmt: skip
     return UnequalWorkload(

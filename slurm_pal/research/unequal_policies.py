@@ -7,6 +7,7 @@ nonpreemptive-makespan         ours in the tick: no job is ever stopped
 hadar                          in rounds, by prices
 srpt, las                      in rounds, in an order of jobs
 sia, pal-sia                   in rounds, by an integer program; the second knows single GPUs
+sia+elastic, pal-sia+elastic   the same, as if every job could run on other numbers of GPUs
 slurm                          a list of all partitions, no moves
 gavel:NAME                     in the published rounds
 gavel:NAME+nonpreemptive       by the same shares jobs wait for some types; no job is ever stopped
@@ -26,8 +27,8 @@ from slurm_pal.allocation.steady import HADAR, NONPREEMPTIVE_MAKESPAN, PAL_SIA, 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.research import allocation_policies
 from slurm_pal.research.anew_rounds import AnewRounds, HadarPlace, LasPlace, srpt
+from slurm_pal.research.sia_rounds import PUBLISHED, WHOLE, PalSiaRounds, SiaParts, SiaRounds
 from slurm_pal.research.sia_rounds import ROUND_S as SIA_REVIEW_S
-from slurm_pal.research.sia_rounds import WHOLE, PalSiaRounds, SiaParts, SiaRounds
 from slurm_pal.research.unequal import Chosen, Moment, Policy, pal_share_policy
 from slurm_pal.research.unequal_jobs import UnequalWorkload
 from slurm_pal.research.unequal_queue import Belonging, Listed
@@ -38,6 +39,9 @@ NO_MOVES = "+nonpreemptive"
 """Suffix of a name: no running job is stopped."""
 TICK_S = 300.0
 """Time between two looks of a policy that may give up waiting in between."""
+
+ELASTIC = "+elastic"
+"""Suffix of a name: jobs may get other numbers of GPUs than they ask for."""
 
 WITHOUT = {
     "V": ("variability", "without variability classes"),
@@ -93,8 +97,8 @@ def _las(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
     return AnewRounds(LasPlace(arrival_s.size))
 
 
-def _sia(work: UnequalWorkload, arrival_s: Vector, seed: int) -> Policy:
-    return _told(SiaRounds(work.jobs), work)
+def _sia(work: UnequalWorkload, arrival_s: Vector, seed: int, *, parts: SiaParts = PUBLISHED) -> Policy:
+    return _told(SiaRounds(work.jobs, parts), work)
 
 
 def _pal_sia(work: UnequalWorkload, arrival_s: Vector, seed: int, *, parts: SiaParts) -> Policy:
@@ -120,6 +124,9 @@ def _followed(name: str) -> str:
     return name if name.startswith("nonpreemptive-") else name + NO_MOVES
 
 
+_ALL = WHOLE._replace(sizes=True)
+_RESIZED = "as if all jobs could run on other numbers of GPUs, up to twice as many from round to round"
+
 POLICIES: dict[str, UnequalPolicy] = {
     SLURM: UnequalPolicy(
         _slurm, "stock Slurm: all types as a list of partitions in the order of --cluster, EASY backfill"
@@ -142,10 +149,15 @@ POLICIES: dict[str, UnequalPolicy] = {
     PAL_SIA: UnequalPolicy(
         partial(_pal_sia, parts=WHOLE), "the same by variability class and locality; with --profile", SIA_REVIEW_S
     ),
+    SIA + ELASTIC: UnequalPolicy(
+        partial(_sia, parts=PUBLISHED._replace(sizes=True)), f"{SIA} {_RESIZED}", SIA_REVIEW_S
+    ),
+    PAL_SIA + ELASTIC: UnequalPolicy(partial(_pal_sia, parts=_ALL), f"{PAL_SIA} {_RESIZED}", SIA_REVIEW_S),
     **{
-        f"{PAL_SIA}-{name}": UnequalPolicy(
-            partial(_pal_sia, parts=WHOLE._replace(**{part: False})), f"{PAL_SIA} {summary}", SIA_REVIEW_S
+        f"{whole}-{name}": UnequalPolicy(
+            partial(_pal_sia, parts=parts._replace(**{part: False})), f"{whole} {summary}", SIA_REVIEW_S
         )
+        for whole, parts in ((PAL_SIA, WHOLE), (PAL_SIA + ELASTIC, _ALL))
         for name, (part, summary) in WITHOUT.items()
     },
     **{name: _of_gavel(name, row) for name, row in allocation_policies.POLICIES.items() if not row.pairs},

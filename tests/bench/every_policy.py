@@ -62,7 +62,8 @@ TRACES = {
 def names() -> list[str]:
     """Of each policy that can be run one, references and duplicates left out."""
     same = {"gavel:makespan+nonpreemptive"}
-    return [name for name in POLICIES if name not in LEFT_OUT and name not in same and not name.startswith("pal-sia-")]
+    parts = ("pal-sia-", "pal-sia+elastic-")
+    return [name for name in POLICIES if name not in LEFT_OUT and name not in same and not name.startswith(parts)]
 
 
 class Cell(NamedTuple):

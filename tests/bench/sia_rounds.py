@@ -2,9 +2,10 @@
 """Sia and pal-sia on the Sia-Philly traces, 64 unequal GPUs with slowdowns; or the program's CPU time, with --speed.
 
 Usage: sia_rounds.py [--data DIR] [--traces 1,2,3,4] [--seeds 1] [--jitter 0] [--move-cost 60] [--policies NAME,...]
-[--speed]. NAME/RULE is a policy whose jobs get their GPUs inside a type by this rule, the sensitive ones first.
-Jobs are rigid. Sia's own tables of speeds are not at hand: SPEEDS are relative ones of the table's own, after Gavel's
-rows of the nearest application on k80, p100 and v100 (transformers gain most, small networks least).
+[--scores true|shuffled|identical] [--speed]. NAME/RULE is a policy whose jobs get their GPUs inside a type by this
+rule, the sensitive ones first. Each seed has its own GPUs; with shuffled scores policies take each GPU for another.
+Jobs are rigid but for policies `+elastic`. Sia's own tables of speeds are not at hand: SPEEDS are relative ones of our
+own, after Gavel's rows of the nearest application on k80, p100 and v100 (transformers gain most, small networks least).
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from slurm_pal.research.unequal_comparison import UnequalComparison, UnequalTask
 from slurm_pal.research.unequal_jobs import UnequalWorkload, of_trace
 from slurm_pal.research.unequal_places import slots_of
 from slurm_pal.research.unequal_policies import POLICIES as POLICIES_BY_NAME
+from slurm_pal.simulate.experiment import IDENTICAL, SHUFFLED, TRUE, placebo
+from slurm_pal.simulate.hardware import Hardware
 from slurm_pal.simulate.inputs import AUTO, read
 from slurm_pal.simulate.inputs.reader_options import ReaderOptions
 from slurm_pal.simulate.profiles import profile_of
@@ -58,6 +61,16 @@ def workload(data: Path, number: str) -> UnequalWorkload:
     if len(kept) < len(trace.jobs):
         print(f"workload-{number}: {len(trace.jobs) - len(kept)} jobs are wider than every type and left out")
     return of_trace(trace._replace(jobs=kept), cluster, known, 1.5, 1.7)
+
+
+class Scored(UnequalComparison):
+    """The comparison, where policies are told other scores, or GPUs are all alike."""
+
+    scores = TRUE
+
+    def machine(self, seed: int) -> Hardware | None:
+        made = super().machine(seed)
+        return made and placebo(made, self.scores, seed)
 
 
 class Inside:
@@ -109,9 +122,7 @@ def study(
     ratios: dict[str, list[float]] = {name: [] for name in names}
     for number in traces:
         work = workload(data, number)
-        compared = UnequalComparison(
-            work, names, move_cost_s, tuple(range(1, seeds + 1)), jitter_s, source=profile_of("drawn")
-        )
+        compared = Scored(work, names, move_cost_s, tuple(range(1, seeds + 1)), jitter_s, source=profile_of("drawn"))
         means: dict[str, float] = {}
         bound_h = compared.bound_s(1) / 3600
         for name in names:
@@ -166,11 +177,13 @@ def main() -> None:
     parser.add_argument("--jitter", type=float, default=0.0, help="submissions move by up to this, s, by seed")
     parser.add_argument("--move-cost", type=float, default=60.0)
     parser.add_argument("--policies", default=POLICIES)
+    parser.add_argument("--scores", default=TRUE, choices=(TRUE, SHUFFLED, IDENTICAL))
     parser.add_argument("--speed", action="store_true")
     given = parser.parse_args()
     if given.speed:
         speed()
     else:
+        Scored.scores = given.scores
         names = tuple(given.policies.split(","))
         study(given.data, given.traces.split(","), given.seeds, given.jitter, given.move_cost, names)
 
