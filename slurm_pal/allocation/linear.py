@@ -49,6 +49,10 @@ class Solution(NamedTuple):
     objective: float
     x: Vector
     dual: Vector
+    ended: str = ""  # by which limit the search for whole numbers ended; "": by none
+
+
+_LIMITS = (highspy.HighsModelStatus.kSolutionLimit, highspy.HighsModelStatus.kTimeLimit)
 
 
 class LinearProgram:
@@ -94,7 +98,10 @@ class LinearProgram:
         self._highs.changeColsCost(len(cost), np.arange(len(cost), dtype=np.int32), cost)
 
     def solve(self) -> Solution:
-        """The optimum. Raises InfeasibleError, or UnsolvedError with the solver's reason."""
+        """The optimum, or the best whole numbers found when a limit of the search was reached.
+
+        Raises InfeasibleError, or UnsolvedError with the solver's reason.
+        """
         self._highs.run()
         status = self._highs.getModelStatus()
         if status == highspy.HighsModelStatus.kInfeasible:  # the dual simplex also calls programs so that just fit
@@ -102,14 +109,16 @@ class LinearProgram:
             self._highs.clearSolver()
             self._highs.run()
             status = self._highs.getModelStatus()
-        if status != highspy.HighsModelStatus.kOptimal:
-            words = self._highs.modelStatusToString(status)
+        words = self._highs.modelStatusToString(status)
+        found = self._highs.getInfo().primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        limited = status in _LIMITS and found
+        if status != highspy.HighsModelStatus.kOptimal and not limited:
             if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
                 raise InfeasibleError(f"no allocation meets all conditions ({words})")
             raise UnsolvedError(f"the linear program was not solved: {words}")
         solution = self._highs.getSolution()
         objective = self._highs.getInfo().objective_function_value
-        return Solution(objective, np.array(solution.col_value), np.array(solution.row_dual))
+        return Solution(objective, np.array(solution.col_value), np.array(solution.row_dual), words if limited else "")
 
 
 def together(*parts: Rows) -> Rows:

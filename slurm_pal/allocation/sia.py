@@ -29,13 +29,14 @@ class SiaSettings(NamedTuple):
     waiting: float = 1.1  # what a job that waits costs; one in its slowest configuration costs 1
     change: float = 0.01  # what it costs to start or stop a job
     gap: float = 1e-3  # a solution so near to the optimum is good enough
-    limit_s: float = 2.0  # solver time; then the linear program's solution is rounded
+    nodes: int = 1000  # of the search for whole numbers; the best found so far counts then
+    limit_s: float = 10.0  # solver time, against a search that no number of nodes ends: what comes then may differ
 
     def check(self) -> None:
         """Raises UsageError for a value that means nothing."""
         if not np.isfinite(self.power) or self.power == 0:
             raise UsageError(f"sia: power is {self.power}; it must be a number other than 0, like -0.5")
-        for name in ("waiting", "limit_s"):
+        for name in ("waiting", "nodes", "limit_s"):
             value = getattr(self, name)
             if not (np.isfinite(value) and value > 0):
                 raise UsageError(f"sia: {name} is {value}; it must be a number above 0")
@@ -166,13 +167,13 @@ def _solved(
         if value[best].sum() >= enough:
             return kept[best], ()
         try:
-            found = _whole(problem, options, value, certain, settings)
+            found, ended = _whole(problem, options, value, certain, settings)
         except UnsolvedError as error:
             why = f"the linear program was rounded: {error}"
             continue
         if value[found].sum() > value[best].sum():
             best = found
-        why = ""
+        why = f"the best found counts: the search ended ({ended})" if ended else ""
     return kept[best], (why,) if why else ()
 
 
@@ -197,18 +198,22 @@ def _undominated(problem: Problem, options: Configurations, value: Vector) -> ND
 
 def _whole(
     problem: Problem, options: Configurations, value: Vector, certain: NDArray[np.int64], settings: SiaSettings
-) -> NDArray[np.int64]:
-    """The best configurations beside those that are `certain`. Raises UnsolvedError at the time limit."""
+) -> tuple[NDArray[np.int64], str]:
+    """The best configurations beside those that are `certain`, and which limit ended the search.
+
+    Raises UnsolvedError where a limit is reached before anything is found.
+    """
     left = np.flatnonzero(~np.isin(options.job, options.job[certain]))
     some = _some(options, left)
     used = problem.uses[:, options.column[certain]] @ options.gpus[certain]
     rest = problem._replace(capacity=np.maximum(0.0, problem.capacity - used))
     program = LinearProgram(value[left], _rows(rest, some), upper=np.ones(left.size), integers=left.size)
     program.option("mip_rel_gap", settings.gap)
+    program.option("mip_max_nodes", settings.nodes)
     program.option("time_limit", settings.limit_s)
-    x = np.zeros(value.size)
-    x[left], x[certain] = program.solve().x, 1.0
-    return _fitting(problem, options, value, x)
+    x, solved = np.zeros(value.size), program.solve()
+    x[left], x[certain] = solved.x, 1.0
+    return _fitting(problem, options, value, x), solved.ended
 
 
 def _rows(problem: Problem, options: Configurations) -> Rows:

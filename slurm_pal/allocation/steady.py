@@ -39,8 +39,8 @@ UNAWARE = frozenset({HADAR, SIA})
 ALL_LEVELS = 150
 """Jobs up to which every level of water filling is solved: .2 s for jobs that are all different."""
 
-SIA_TERMS = SiaSettings(gap=0.01, limit_s=0.25)
-"""A tick has many deals to make."""
+SIA_TERMS = SiaSettings(gap=0.01, nodes=50, limit_s=2.0)
+"""A tick has many deals to make, and must decide alike when it is decided again."""
 
 
 def _then(

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from slurm_pal.allocation.linear import INFINITE, InfeasibleError, LinearProgram, Rows, UnsolvedError, together
+from slurm_pal.allocation.linear import (
+    INFINITE,
+    InfeasibleError,
+    LinearProgram,
+    Rows,
+    Solution,
+    UnsolvedError,
+    together,
+)
 
 
 def rows(entries: list[tuple[int, int, float]], lower: list[float], upper: list[float]) -> Rows:
@@ -84,3 +92,21 @@ def test_against_scipy(seed: int, n: int, k: int, maximise: bool) -> None:
     want = linprog(sign * cost, A_ub=matrix, b_ub=limit, bounds=list(zip(np.zeros(n), upper, strict=True)))
     assert found.objective == pytest.approx(sign * want.fun, rel=1e-9, abs=1e-9)
     assert (matrix @ found.x <= limit + 1e-9).all()
+
+
+def test_a_search_that_a_limit_ends_gives_the_best_that_it_found_and_the_same_each_time() -> None:
+    draws = np.random.default_rng(1)
+    weights = draws.integers(1, 100, (6, 40)).astype(float)
+    row, column = np.indices(weights.shape)
+    most = np.floor(weights.sum(axis=1) / 2)
+    rows = Rows(row.ravel(), column.ravel(), weights.ravel(), np.full(6, -INFINITE), most)
+
+    def solved(nodes: int) -> Solution:
+        program = LinearProgram(np.arange(50.0, 90.0), rows, upper=np.ones(40), integers=40)
+        program.option("mip_max_nodes", nodes)
+        return program.solve()
+
+    first, again, whole = solved(3), solved(3), solved(100_000)
+    assert first.ended == "Solution limit reached" and whole.ended == ""
+    assert (first.x == again.x).all() and first.objective <= whole.objective + 1e-6
+    assert (weights @ first.x <= most + 1e-6).all() and (np.abs(first.x - first.x.round()) < 1e-6).all()

@@ -121,8 +121,19 @@ def test_a_solver_that_gives_up(monkeypatch: pytest.MonkeyPatch, whole_only: boo
     assert said == {"the linear program was rounded" if whole_only else "by value per GPU"}
 
 
+def test_a_search_that_is_ended_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ends(LinearProgram):
+        def solve(self) -> Solution:
+            found = super().solve()
+            return found._replace(ended="Solution limit reached") if not found.dual.any() else found
+
+    monkeypatch.setattr(program, "LinearProgram", Ends)
+    notes = {note for seed in range(12) for note in sia(*random_problem(seed, jobs=12)).notes}
+    assert "the best found counts: the search ended (Solution limit reached)" in notes
+
+
 @pytest.mark.parametrize(
-    ("field", "value"), [("power", 0.0), ("power", float("nan")), ("waiting", 0.0), ("limit_s", -1.0)]
+    ("field", "value"), [("power", 0.0), ("power", float("nan")), ("waiting", 0.0), ("limit_s", -1.0), ("nodes", 0)]
 )
 def test_settings_that_mean_nothing(field: str, value: float) -> None:
     made, now = random_problem(1)
