@@ -90,6 +90,16 @@ local function keep_off(view, slowdown, locality)
   }
 end
 
+-- The pool of a request, and what of its nodes is gone.
+local function view_of(request, t, now_s)
+  local pool = t.record[("pool.%s.%s"):format(request.partition, request.gpu_type)]
+  local view = { t = t, request = request, claimed = claimed(t, now_s), found = {} }
+  view.partition, view.left = request.partition_nodes, left_of(t, request.partition)
+  view.pool, view.class = pool ~= NOT_RANKED and pool or nil, scores_of(request)
+  view.list = view.class == "C" and not request.measured and UNMEASURED or view.class
+  return view
+end
+
 local function decide(request, t, now_s)
   if request.leave then return { act = "none", why = request.leave } end
   if not t then return { act = "none", why = "table" } end
@@ -98,10 +108,7 @@ local function decide(request, t, now_s)
   local age_s = now_s - t.written_s
   if age_s > t.max_age_s or age_s < -t.max_age_s then return softly(t, request, "stale") end
   if not t.clears then return softly(t, request, "nobody") end
-  local view = { t = t, request = request, claimed = claimed(t, now_s), found = {} }
-  view.partition, view.left = request.partition_nodes, left_of(t, request.partition)
-  view.pool, view.class = pool, scores_of(request)
-  view.list = view.class == "C" and not request.measured and UNMEASURED or view.class
+  local view = view_of(request, t, now_s)
   local chosen, used
   if view.pool then chosen, used = choose(view) end
   if not chosen then return { act = "none", why = "busy" } end
@@ -139,4 +146,4 @@ local function remember(request, decision, now_s)
   end
 end
 
-return { decide = decide, remember = remember }
+return { decide = decide, remember = remember, view_of = view_of, enough_others = enough_others }

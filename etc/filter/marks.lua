@@ -71,5 +71,5 @@ end
 
 return {
   LONGEST_COMMENT = LONGEST_COMMENT, LONGEST_MARK = LONGEST_MARK, palsub_was_here = palsub_was_here,
-  palsubs_class = palsubs_class, is_companion = is_companion, marked = marked, sentence = sentence,
+  palsubs_class = palsubs_class, is_companion = is_companion, beside = beside, marked = marked, sentence = sentence,
 }

@@ -10,7 +10,8 @@ local LONGEST_TRES, gpus_of, request_of = requests.LONGEST_TRES, requests.gpus_o
 local appends, pal_lines, movable_of = scripts.appends, scripts.pal_lines, scripts.movable_of
 local class_of, own_word = classes.class_of, classes.own_word
 local LONGEST_MARK, palsub_was_here, palsubs_class = marks.LONGEST_MARK, marks.palsub_was_here, marks.palsubs_class
-local marked, sentence = marks.marked, marks.sentence
+local beside, marked, sentence = marks.beside, marks.marked, marks.sentence
+local belongs = steering.belongs
 
 local OPTION = "_SLURM_SPANK_OPTION_pal_pal_"
 local MOST_OPTIONS, MOST_NAMES = 256, 100000
@@ -93,8 +94,9 @@ local function lesser(one, other)
   return math.min(one, other)
 end
 
-local function ask_of(job, t, partitions, now_s)
-  local asked_partition = brief(job.partition, TOO_LONG, LONGEST_WORD)
+-- What a job asks for; with `only` as if it named this partition only.
+local function ask_of(job, t, partitions, now_s, only)
+  local asked_partition = only or brief(job.partition, TOO_LONG, LONGEST_WORD)
   local part, name = partition_of(asked_partition, partitions)
   local leave = reason_to_leave(job, now_s)
   if asked_partition and asked_partition:find(",", 1, true) then leave = leave or "partition" end
@@ -193,7 +195,18 @@ local function submit(job, partitions)
   -- Slurm does not show what the command line says about it, so whoever reads the mark takes nil for "emptied".
   request.app = appends(filled(environment.SBATCH_OPEN_MODE) or lines.open_mode)
   if options.off or (variables.off or variable("OFF")) == "1" then request.leave = "off" end
-  local decision, mark = marked(job.admin_comment, request, decide(request, t, now_s), origin, t, LONGEST_MARK)
+  local words, partition
+  if request.leave == "partition" and not several then
+    local one
+    one, words, partition = belongs(job, t, partitions, now_s, request, function(name)
+      return request_of(ask_of(job, t, partitions, now_s, name))
+    end)
+    if one then
+      one.movable, one.app, one.own_nodes, request = request.movable, request.app, request.own_nodes, one
+    end
+  end
+  local text = words and beside(job.admin_comment, words, LONGEST_MARK) or job.admin_comment
+  local decision, mark = marked(text, request, decide(request, t, now_s), origin, t, LONGEST_MARK)
   -- The plug-in knows its own options, and learns the class from us; the mark says that it is no word of the user's.
   if script and class ~= "?" and class ~= options.class and class ~= class_variable then
     environment.SLURM_PAL_CLASS, environment.SLURM_PAL_JOB_CLASS = class, class
@@ -202,9 +215,13 @@ local function submit(job, partitions)
     environment.SLURM_PAL_JOB_CLASS = ""
   end
   if warning then slurm.log_user("pal: %s", warning) end
-  if options.explain then slurm.log_user("pal: %s", sentence(request, decision, origin)) end
+  if options.explain then
+    local where = partition and ("; partition %s of %s"):format(partition, job.partition) or ""
+    slurm.log_user("pal: %s%s", sentence(request, decision, origin), where)
+  end
   remember(request, decision, now_s)
   if mark then job.admin_comment = mark end
+  if mark and partition then job.partition = partition end
   if decision.act == "nodelist" then
     job.req_nodes = decision.set
   elseif decision.act == "exclude" then

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The mark on a job whose list of partitions palsub has made shorter: `pal:part=40;own=h100,a100;set=h100`.
+"""The mark on a job whose list of partitions was made shorter: `pal:part=40;own=h100,a100;set=h100`.
+
+palsub leaves it in the comment, the submit filter in the admin comment.
 
 Whoever looks at the job sees whose list it is. The tick goes on from the user's own list; where no tick looks at
 the job in time, the daemon that takes leases back puts that list back. All users can write such a mark on a job
@@ -40,7 +42,8 @@ def mark_of(job: SlurmJob) -> PartitionMark | None:
 
 
 def _read(job: SlurmJob) -> PartitionMark | None:
-    pairs = marks.read(job.comment, KEY)
+    """The submit filter's mark, or palsub's."""
+    pairs = marks.read(job.admin_comment, KEY) or marks.read(job.comment, KEY)
     own, ours = pairs.get("own", ""), pairs.get("set", "")
     names = own.split(",")
     if not re.fullmatch(r"\d{1,9}", pairs.get(KEY, "")) or len(names) < 2 or ours not in names:

@@ -24,6 +24,7 @@ from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.lease_marks import Update, ending, judged
 from slurm_pal.leases import pinned, promise
 from slurm_pal.leases.pinned import Remembered
+from slurm_pal.partitions import published
 from slurm_pal.publisher.observed import collector
 from slurm_pal.publisher.standing import standing
 from slurm_pal.publisher.table import applications, records
@@ -140,7 +141,8 @@ def write_table(
     Raises DataError when the table cannot be written.
     """
     settings = settings_of(config)
-    answers = standing(overview, scores, settings, soft_features)
+    market = published.read(config.snapshot_path, asked_s)
+    answers = standing(overview, scores, settings, soft_features, market.gpus if market is not None else ())
     notes = [f"{what} has a name that the filter cannot read, and is left out" for what in answers.left_out]
     notes += [f"application {app!r} has a name that the filter cannot read" for app in applications(config)[1]]
     if answers.policy != settings.policy:
@@ -148,7 +150,7 @@ def write_table(
     path = config.table_path
     # What changed in Slurm in the second of the question may be missing from its answer.
     header = Header(_epoch(path, asked_s), int(asked_s), min(config.number("filter", "max_age_s"), max_age_s), clears)
-    size = _replace(config, header, records(answers, config, scores.epoch, slurm) | dict(measured or {}))
+    size = _replace(config, header, records(answers, config, scores.epoch, slurm, market) | dict(measured or {}))
     pools = len(set(answers.pools.values()))
     return Written(path, size, header, pools, len(answers.nodes), answers.policy, tuple(notes))
 

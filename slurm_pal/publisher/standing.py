@@ -9,7 +9,7 @@ order is that of the placement rule in force; nothing is decided here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
@@ -104,7 +104,7 @@ class Standing(NamedTuple):
     lists: dict[tuple[int, str, int, str], list[tuple[int, int]]]  # pool, class or UNMEASURED, preference from 1, count
     plain: dict[Question, Plain]
     slow: dict[Question, tuple[str, ...]]  # free nodes that such a job is better kept off
-    spares: dict[tuple[int, str], tuple[Spare, ...]]  # pool, class -> nodes to wait for, where there are slow ones
+    spares: dict[tuple[int, str], tuple[Spare, ...]]  # pool, class -> nodes that jobs may be kept waiting for
     ends_per_s: dict[tuple[int, str], float]  # the same: how many of the jobs on those nodes end in a second
     sizes: tuple[Size, ...]
     richest: dict[int, Richest]  # of each pool
@@ -125,9 +125,11 @@ def standing(
     snapshot: Snapshot,
     settings: Settings,
     soft_features: bool = False,
+    shared: Collection[str] = (),
 ) -> Standing:
     """The standing answers for a cluster. Pure.
 
+    `shared` are partitions for which a new job may be kept waiting, though others have room.
     `soft_features` says whether Slurm takes a job that prefers an unknown feature
     (slurm.conf(5), ignore_prefer_validation). Raises UsageError for an unknown policy.
     """
@@ -143,6 +145,8 @@ def standing(
         if words is not None and words not in numbers:
             numbers[words] = len(numbers) + 1
             made.add(numbers[words], source.pool(*words))
+        if words is not None and name[0] in shared:
+            made.awaited(numbers[words], source.pool(*words))
         found[name] = NOT_RANKED if words is None else numbers[words]
     prefer = _prefer(seen.nodes, snapshot, barred) if soft_features else {}
     default = next((p.name for p in seen.partitions if p.default), "")
@@ -257,9 +261,17 @@ class _Answers:
             slow = _slow(views[c], shape, self._bar[c])
             if 0 < len(slow) <= MOST_SLOW:
                 self.slow[number, c, count] = slow
-                if (number, c) not in self.spares:
-                    spares = self.spares[number, c] = self._spares(pool, c)
-                    self.ends_per_s[number, c] = sum(self._ends.get(spare.name, 0.0) for spare in spares)
+                self._await(number, pool, c)
+
+    def awaited(self, number: int, pool: Pool) -> None:
+        """Jobs may be kept waiting for nodes of this pool."""
+        for c in SENSITIVITY_CLASSES:
+            self._await(number, pool, c)
+
+    def _await(self, number: int, pool: Pool, c: str) -> None:
+        if (number, c) not in self.spares:
+            spares = self.spares[number, c] = self._spares(pool, c)
+            self.ends_per_s[number, c] = sum(self._ends.get(spare.name, 0.0) for spare in spares)
 
     def _spares(self, pool: Pool, c: str) -> tuple[Spare, ...]:
         """Nodes that could give, once free, GPUs that are neither barred nor faulty (as palsub judges).

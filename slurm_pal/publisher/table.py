@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.cluster import Counting
 from slurm_pal.base.config import Config
+from slurm_pal.decide.steering import BEATS, Market, PricedGpus
 from slurm_pal.placement.faulty import FAULTY
 from slurm_pal.placement.patience import WAIT_SHARE
 from slurm_pal.publisher.standing import Offered, Richest, Size, Standing
@@ -30,9 +33,11 @@ ENTRY = 64  # an entry of a list is node x ENTRY + GPUs gone
 
 
 def records(
-    answers: Standing, config: Config, scores_epoch: int, slurm: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """All records of the table, in the order in which they stand there. `slurm` is Slurm's configuration.
+    answers: Standing, config: Config, scores_epoch: int, slurm: Mapping[str, str] | None = None,
+    market: Market | None = None,
+) -> dict[str, str]:  # fmt: skip
+    """All records of the table, in the order in which they stand there. `slurm` is Slurm's configuration, `market`
+    what the tick has published of partitions.
 
     Raises DataError for a name that the filter could not read.
     """
@@ -70,7 +75,30 @@ def records(
         words = (f"{spare.size}:{name(spare.name, 'node')}={spare.fast}" for spare in spares)
         found[f"spare.{pool}.{c}"] = " ".join(words)
     found |= {f"ends.{pool}.{c}": f"{3600 * rate:.4g}" for (pool, c), rate in answers.ends_per_s.items()}
+    return found | (_market(market) if market is not None else {})
+
+
+def _market(market: Market) -> dict[str, str]:
+    """What steers new jobs of several partitions; what the filter could not read is left out."""
+    from_s, till_s = market.at_s - CLOCK_SKEW_S, market.at_s + BEATS * market.every_s
+    words = f"from={from_s:.0f} till={math.ceil(till_s)} every={market.every_s:g} room={market.room:g}"
+    found = {"market": words}
+    for partition, some in market.gpus.items():
+        if NAME.fullmatch(partition):
+            found[f"priced.{partition}"] = "|".join(_priced(one) for one in some)
+    for app, sizes in market.speeds.items():
+        if NAME.fullmatch(app):
+            found[f"speed.{app}"] = " ".join(f"{gpus}:{_speeds(at)}" for gpus, at in sizes.items())
     return found
+
+
+def _priced(one: PricedGpus) -> str:
+    slow = " ".join(f"{c}={decimal(value)}" for c, value in one.slowdown.items())
+    return f"{slow} price={one.price:.6g} load={one.load_s:.6g}"
+
+
+def _speeds(at: Mapping[str, tuple[float, float]]) -> str:
+    return ",".join(f"{name}={speed:.6g}@{error:.3g}" for name, (speed, error) in at.items() if NAME.fullmatch(name))
 
 
 def applications(config: Config) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -9,9 +9,8 @@ import time
 from slurm_pal.base import marks, state
 from slurm_pal.base.config import ALWAYS, AUTO
 from slurm_pal.base.errors import DataError, SlurmError
-from slurm_pal.base.files import read_trusted
 from slurm_pal.base.jobs import UNKNOWN_CLASS
-from slurm_pal.base.light import NamedTuple, json, suppress
+from slurm_pal.base.light import NamedTuple, suppress
 from slurm_pal.decide import lease
 from slurm_pal.decide.request import Request, for_class
 from slurm_pal.sensitivity.cascade import WORD, Verdict
@@ -254,15 +253,12 @@ def _steered(
     """The partition that a new job is kept to until a tick sees it, None where that is left to Slurm. Never raises."""
     from slurm_pal.decide import partition_mark, steering
     from slurm_pal.decide.case import expected_run_s, settings_of
+    from slurm_pal.partitions import published
 
     shape, own = request.shape, request.partitions
     if shape is None or request.req_nodes or request.reservation:
         return None
-    try:
-        body = json.loads(read_trusted(steering.path_of(config.snapshot_path)))
-        market = steering.of_json(body, now_s)
-    except (OSError, DataError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        market = None  # Slurm chooses, as it always did
+    market = published.read(config.snapshot_path, now_s)
     if market is None:
         return None
     run_s = expected_run_s(request.time_limit_s, settings_of(config))

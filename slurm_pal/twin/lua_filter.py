@@ -29,7 +29,7 @@ _NUMBERS = {
     "num_tasks": "ntasks", "ntasks_per_node": "ntasks-per-node", "cpus_per_task": "cpus-per-task",
     "pn_min_cpus": "mincpus",
 }  # fmt: skip
-_SET = {"admin_comment", "req_nodes", "exc_nodes", "prefer"}
+_SET = {"admin_comment", "partition", "req_nodes", "exc_nodes", "prefer"}
 _END = "."
 _DRIVER = """
 local load = loadstring or load
@@ -97,6 +97,7 @@ class LuaFilter:
     def _set(self, job: VirtualJob, found: Mapping[str, str]) -> None:
         job.admin_comment = found.get("admin_comment", job.admin_comment)
         job.prefer = found.get("prefer", job.prefer)
+        job.partitions = (found["partition"],) if "partition" in found else job.partitions
         job.req_nodes = expand(found["req_nodes"]) if "req_nodes" in found else job.req_nodes
         job.exc_nodes = expand(found["exc_nodes"]) if "exc_nodes" in found else job.exc_nodes
 
@@ -144,6 +145,7 @@ def _partition(partition: Partition) -> dict[str, object]:
         "nodes": fold(list(partition.nodes)),
         "flag_default": int(partition.default),
         "default_time": minutes,
+        "max_time": NO_VAL if partition.max_time_s is None else partition.max_time_s // 60,
     }
 
 

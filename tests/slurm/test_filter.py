@@ -17,9 +17,12 @@ import pytest
 
 from slurm_pal.base.config import Config, load
 from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide import partition_mark
+from slurm_pal.decide.steering import Market, PricedGpus
 from slurm_pal.filter.source import text_of
 from slurm_pal.lab import filter as lab_filter
 from slurm_pal.lab.lab import Lab
+from slurm_pal.partitions import published
 from slurm_pal.publisher.publication import Publisher
 from slurm_pal.sensitivity.history import Label, Seen
 from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
@@ -180,6 +183,40 @@ def test_the_class_of_a_driver_is_no_word_of_the_jobs_that_it_submits(
     assert [mark(job)["class"] for job in children] == ["A", theirs, "B", "A", theirs]
     assert not [mark(job) for job in children if mark(job).get("why") == "off"]
     assert children[0].req_nodes != ("n3",)
+
+
+@pytest.fixture
+def parted(site: Site) -> Iterator[Site]:
+    """With partitions slow (n0) and fast (n1), and what a tick knows of them."""
+    for name, node in (("slow", "n0"), ("fast", "n1")):
+        done = site.run("scontrol", "create", f"PartitionName={name}", f"Nodes={node}", "State=UP")
+        assert done.returncode == 0, done.stderr
+    plain = PricedGpus({"A": 1.0, "B": 1.0, "C": 1.0}, 0.0, 0.0)
+    speeds = {"app": {gpus: {"slow": (1.0, 0.05), "fast": (4.0, 0.05)} for gpus in (1, 4)}}
+    market = Market(time.time(), 20.0, 0.5, {"slow": [plain], "fast": [plain]}, speeds)
+    published.publish(site.config.snapshot_path, market)
+    site.round()
+    yield site
+    published.publish(site.config.snapshot_path, None)
+    site.clear()
+    for name in ("slow", "fast"):
+        site.run("scontrol", "delete", f"PartitionName={name}")
+
+
+def test_a_job_of_several_partitions_is_kept_to_the_one_where_it_belongs(parted: Site) -> None:
+    words = ("-J", "app", "-p", "slow,fast", "-t", "60", "-N1")
+    job = parted.submit(*words, "--gres=gpu:4")
+    assert "pal:part=" in job.admin_comment and partition_mark.listed(job) == ("slow", "fast")
+    assert parted.wait(job.job_id, lambda j: j.state == "RUNNING").nodes == ("n1",)
+    assert parted.submit(*words, "--gres=gpu:2").partition in ("slow", "slow,fast")  # not known for two GPUs
+    time.sleep(1.1)
+    parted.round()
+    late = parted.submit(*words, "--gres=gpu:1")  # it waits where it belongs, though slow has room
+    assert (late.partition, late.state, late.req_nodes) == ("fast", "PENDING", ())
+    parted.publisher.publish(late.submit_s + 3600.0)  # its lease is over long since
+    assert parted.wait(late.job_id, lambda j: j.state == "RUNNING").nodes == ("n0",)
+    told = parted.run(*EXPLAIN, str(late.job_id))
+    assert told.returncode == 0 and "Traceback" not in told.stderr
 
 
 @pytest.mark.parametrize("words", [("srun", "-N1", "--gpus=2"), ("salloc", "--gres=gpu:2")])
