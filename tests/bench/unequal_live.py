@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Three partitions of unequal GPUs on one real Slurm: plain sbatch with a list of partitions, and an allocation policy.
 
-    python tests/bench/unequal_live.py [--jobs 200] [--load 1.0] [--seed 1] [--arms plain,gavel:max-min,...]
+    python tests/bench/unequal_live.py [--jobs 200] [--load 1.0] [--seed 1] [--arms plain,gavel:max-min,...] [--moves]
     python tests/bench/unequal_live.py --dry 8 --load 0.8 --arms nonpreemptive-completion,...
 
 Partitions v100, a100 and h100 of 8 nodes x 4 emulated GPUs. An application of class A runs 1 : 2.5 : 6
@@ -35,18 +35,20 @@ from slurm_pal.lab.demo import program
 from slurm_pal.lab.lab import Lab
 from slurm_pal.simulate.hardware import Hardware, hardware
 from slurm_pal.simulate.replay import ReplayPlan
+from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.trial.prediction import config_of, pairs_of
 from slurm_pal.twin.run import Twin
 
-NODES, GPUS_PER_NODE, TICK_S = 8, 4, 2.0
+NODES, GPUS_PER_NODE, TICK_S, SAVE_S = 8, 4, 2.0, 1.0
 SPEEDS = {
     "A": {"v100": 1.0, "a100": 2.5, "h100": 6.0},
     "B": {"v100": 1.0, "a100": 1.8, "h100": 3.0},
     "C": {"v100": 1.0, "a100": 1.3, "h100": 1.8},
 }
 LIST = "h100,a100,v100"
-TUNED = {"SLURM_PAL_REBALANCE_MOVES": "false", "SLURM_PAL_REBALANCE_INTERVAL_S": f"{TICK_S:g}"}
+MOVING = {"minimum_s": 5.0, "end_guard_s": 5.0, "move_cost_s": 8.0, "moves_per_tick": 8, "moves_per_user": 8}
+"""Settings of [rebalance] where jobs of a minute may be moved; the others are the defaults."""
 
 
 class Job(NamedTuple):
@@ -110,11 +112,20 @@ def throughput_table(path: str, seed: int) -> None:
                     writer.writerow((f"app{c}", gpus, kind, f"{speed * rng.lognormvariate(0, 0.05):.3f}", 0.05))
 
 
+def settings_of(arm: str, table: str, *, moves: bool) -> dict[str, str]:
+    """Those of [rebalance], of an arm with a tick."""
+    found = {"moves": str(moves).lower(), "interval_s": f"{TICK_S:g}", "allocation": arm, "throughputs": table}
+    return found | ({name: f"{value:g}" for name, value in MOVING.items()} if moves else {})
+
+
 def submit(job: Job, number: int, arm: str, directory: str, env: dict[str, str]) -> None:
+    moves = env.get("SLURM_PAL_REBALANCE_MOVES") == "true"
     work = f"{program('pal')} lab work --class {job.sensitivity} --seconds {job.seconds:.2f} --json"
+    work += f" --checkpoint {directory}/saved-{number}" if moves else ""
     words = [f"--job-name=app{job.sensitivity}", "-p", LIST, "-N1", f"--gres=gpu:{job.gpus}"]
     words += [f"--time={job.limit_min}", "-o", os.path.join(directory, f"out-{number}")]
     command = ["sbatch"] if arm == "plain" else [program("palsub"), f"--pal-class={job.sensitivity}"]
+    command += ["--pal-checkpoint=USR1"] if moves else []
     script = f'#!/bin/sh\necho "{{\\"partition\\": \\"$SLURM_JOB_PARTITION\\"}}"\nexec {work}\n'
     subprocess.run([*command, *words], input=script, env=env, capture_output=True, text=True, check=True)
 
@@ -137,12 +148,12 @@ def play(jobs: Sequence[Job], arm: str, env: dict[str, str], directory: str) -> 
     return ran
 
 
-def arm_of(arm: str, jobs: Sequence[Job], env: dict[str, str], root: str) -> list[Ran]:
+def arm_of(arm: str, jobs: Sequence[Job], env: dict[str, str], root: str, *, moves: bool) -> list[Ran]:
     directory = os.path.join(root, arm.replace(":", "-"))
     if arm == "plain":
         return play(jobs, arm, env, directory)
-    tuned = env | TUNED | {"SLURM_PAL_REBALANCE_ALLOCATION": arm}
-    tuned |= {"SLURM_PAL_REBALANCE_THROUGHPUTS": os.path.join(root, "throughputs.csv")}
+    settings = settings_of(arm, os.path.join(root, "throughputs.csv"), moves=moves)
+    tuned = env | {f"SLURM_PAL_REBALANCE_{name.upper()}": value for name, value in settings.items()}
     with open(f"{directory}.log", "w", encoding="utf-8") as log:
         tick = subprocess.Popen(
             [program("pal-rebalance"), "--daemon", "--act", f"--every={TICK_S:g}"], env=tuned, stderr=log
@@ -184,34 +195,37 @@ def machine(seed: int) -> Hardware:
     return hardware(true, believed, names, partitions, [kinds[node // NODES] for node in range(len(names))])
 
 
-def simulated(jobs: Sequence[Job], arm: str, seed: int) -> tuple[float, float]:
+def simulated(jobs: Sequence[Job], arm: str, seed: int, *, moves: bool) -> tuple[float, float]:
     """(mean completion, makespan), s, by the same programs over a virtual Slurm with the lab's settings."""
     rows = [
         TraceJob(
             str(k), job.at_s, GpuShape(job.gpus, nodes=1), job.seconds, job.sensitivity, 60.0 * job.limit_min,
-            app=f"app{job.sensitivity}", partition=LIST, movable=False,
+            app=f"app{job.sensitivity}", partition=LIST, movable=moves,
         )
         for k, job in enumerate(jobs)
     ]  # fmt: skip
-    settings = {"rebalance.moves": "false", "rebalance.interval_s": f"{TICK_S:g}"}
+    settings: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="pal") as folder:
         if arm != "plain":
             table = os.path.join(folder, "throughputs.csv")
             throughput_table(table, seed)
-            settings |= {"rebalance.allocation": arm, "rebalance.throughputs": table}
+            settings = {f"rebalance.{name}": value for name, value in settings_of(arm, table, moves=moves).items()}
         twin = Twin(config_of(settings), pairs_of(()) | {"SchedulerParameters": SCHEDULER})
         policy = "slurm-twin" if arm == "plain" else "tick"
-        ran = twin.run(ReplayPlan(Trace("jobs", tuple(rows)), machine(seed), policy, seed=seed)).outcomes
+        plan = ReplayPlan(
+            Trace("jobs", tuple(rows)), machine(seed), policy, seed=seed, settings=ReplaySettings(move_cost_s=SAVE_S)
+        )  # fmt: skip
+        ran = twin.run(plan).outcomes
     mean_s = statistics.fmean(one.finish_s - one.submit_s for one in ran)
     return round(mean_s, 2), round(max(one.finish_s for one in ran), 1)
 
 
-def dry(arms: Sequence[str], count: int, load: float, seeds: int) -> None:
+def dry(arms: Sequence[str], count: int, load: float, seeds: int, *, moves: bool) -> None:
     """Of each arm what the twin says over plain: of each seed, and the mean."""
     traces = [(draw(seed, count, load), seed) for seed in range(1, seeds + 1)]
-    plain = [simulated(jobs, "plain", seed) for jobs, seed in traces]
+    plain = [simulated(jobs, "plain", seed, moves=False) for jobs, seed in traces]
     for arm in arms:
-        pairs = zip((simulated(jobs, arm, seed) for jobs, seed in traces), plain, strict=True)
+        pairs = zip((simulated(jobs, arm, seed, moves=moves) for jobs, seed in traces), plain, strict=True)
         ratios = [(jct_s / other_s, end_s / last_s) for (jct_s, end_s), (other_s, last_s) in pairs]
         completion, makespan = (round(statistics.fmean(some), 3) for some in zip(*ratios, strict=True))
         each = [round(ratio, 3) for ratio, _ in ratios]
@@ -225,10 +239,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--arms", default="plain,nonpreemptive-makespan,gavel:max-min")
     parser.add_argument("--dry", type=int, default=0, metavar="SEEDS", help="only what the twin says, over plain")
+    parser.add_argument("--moves", action="store_true", help="all jobs have a checkpoint, and running ones are moved")
     parser.add_argument("--keep", action="store_true", help="leave logs and results")
     args = parser.parse_args()
     if args.dry:
-        dry(args.arms.split(","), args.jobs, args.load, args.dry)
+        dry(args.arms.split(","), args.jobs, args.load, args.dry, moves=args.moves)
         return
     jobs = draw(args.seed, args.jobs, args.load)
     root = tempfile.mkdtemp(prefix="pal")
@@ -239,7 +254,7 @@ def main() -> None:
               "--gpus", str(GPUS_PER_NODE), "--gpu-table", os.path.join(root, "gpus.csv")]  # fmt: skip
         subprocess.run(up, check=True, capture_output=True)
         with Lab(os.path.join(root, "lab")) as lab:
-            run(jobs, args.seed, args.arms.split(","), lab.environ(), root)
+            run(jobs, args.seed, args.arms.split(","), lab.environ(), root, moves=args.moves)
     finally:
         if args.keep:
             print(f"kept in {root}")
@@ -247,14 +262,15 @@ def main() -> None:
             shutil.rmtree(root)
 
 
-def run(jobs: Sequence[Job], seed: int, arms: Sequence[str], env: dict[str, str], root: str) -> None:
+def run(jobs: Sequence[Job], seed: int, arms: Sequence[str], env: dict[str, str], root: str, *, moves: bool) -> None:
     for k, kind in enumerate(LIST.split(",")):
         nodes = f"Nodes=n[{k * NODES}-{(k + 1) * NODES - 1}]"
         subprocess.run(["scontrol", "create", f"PartitionName={kind}", nodes, "State=UP"], env=env, check=True)
     sweep = [program("pal-profile"), "run", "--yes", "--max-parallel", "8"]
     subprocess.run(sweep, env=env, check=True, capture_output=True)
     for arm in arms:
-        found = {"arm": arm, **summary(jobs, arm_of(arm, jobs, env, root)), "simulated": simulated(jobs, arm, seed)}
+        ran = arm_of(arm, jobs, env, root, moves=moves)
+        found = {"arm": arm, **summary(jobs, ran), "simulated": simulated(jobs, arm, seed, moves=moves)}
         print(json.dumps(found), flush=True)
 
 
