@@ -6,7 +6,8 @@ local choose = answers.choose
 local view_of, enough_others = decisions.view_of, decisions.enough_others
 
 local MOST_PARTITIONS = 16
-local RESTRICTED = { "allow_accounts", "deny_accounts", "allow_qos", "deny_qos" }
+local RESTRICTED = { "allow_accounts", "deny_accounts", "allow_qos", "deny_qos", "qos", "allow_alloc_nodes" }
+local UP, ROOT_ONLY, NEEDS_RESERVATION = 3, 8, 16 -- of slurm.h: PARTITION_UP, PART_FLAG_ROOT_ONLY, PART_FLAG_REQ_RESV
 
 -- What the tick has published and is still believed, { from, until, every, room }; nil without it.
 local function market_of(t, now_s)
@@ -75,11 +76,14 @@ local function steered(t, market, job, own, room)
 end
 
 -- Whether a submission could be refused in this partition where it would be taken in another: we cannot ask again.
-local function may_refuse(part, limit_min)
+local function may_refuse(part, limit_min, nodes)
   for _, key in ipairs(RESTRICTED) do
-    if filled(part[key]) then return true end
+    if filled(part[key]) and part[key] ~= "ALL" then return true end
   end
-  local longest = number(part.max_time)
+  local flags, longest, most = number(part.flags) or 0, number(part.max_time), number(part.max_nodes)
+  if math.floor(flags / ROOT_ONLY) % 2 == 1 or math.floor(flags / NEEDS_RESERVATION) % 2 == 1 then return true end
+  if (number(part.state_up) or UP) ~= UP then return true end
+  if nodes < (number(part.min_nodes) or 0) or (most and nodes > most) then return true end
   return not limit_min or (longest ~= nil and longest > 0 and limit_min > longest)
 end
 
@@ -94,9 +98,9 @@ local function belongs(job, t, partitions, now_s, request, asked)
   if #every < 2 or #every > MOST_PARTITIONS then return nil end
   for _, name in ipairs(every) do
     local part = plain(name) and partitions and partitions[name]
-    if not part or may_refuse(part, number(job.time_limit)) then return nil end
-    local one = asked(name)
+    local one = part and asked(name)
     if not one or one.leave or one.soft or one.nodes_min ~= one.nodes_max or one.count == "x" then return nil end
+    if may_refuse(part, number(job.time_limit), one.nodes_min) then return nil end
     one.class, one.measured = request.class, request.measured
     local view = view_of(one, t, now_s)
     local found = view.pool and choose(view)

@@ -141,7 +141,7 @@ def write_table(
     Raises DataError when the table cannot be written.
     """
     settings = settings_of(config)
-    market = published.read(config.snapshot_path, asked_s)
+    market = published.read(config.snapshot_path, asked_s) if taken_alike(slurm or {}) else None
     answers = standing(overview, scores, settings, soft_features, market.gpus if market is not None else ())
     notes = [f"{what} has a name that the filter cannot read, and is left out" for what in answers.left_out]
     notes += [f"application {app!r} has a name that the filter cannot read" for app in applications(config)[1]]
@@ -153,6 +153,16 @@ def write_table(
     size = _replace(config, header, records(answers, config, scores.epoch, slurm, market) | dict(measured or {}))
     pools = len(set(answers.pools.values()))
     return Written(path, size, header, pools, len(answers.nodes), answers.policy, tuple(notes))
+
+
+def taken_alike(slurm: Mapping[str, str]) -> bool:
+    """Whether all of a user's partitions take a job alike, by Slurm's configuration.
+
+    With associations enforced, one for a partition alone may refuse what another takes, and a submit filter cannot ask
+    again (slurm.conf(5), AccountingStorageEnforce: each other word implies associations).
+    """
+    words = set(slurm.get("AccountingStorageEnforce", "").lower().split(","))
+    return words <= {"", "none", "(null)", "nojobs", "nosteps"}
 
 
 def _epoch(path: str, now_s: float) -> int:

@@ -38,7 +38,7 @@ from slurm_pal.simulate.replay import ReplayPlan
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.trace import Trace, TraceJob
 from slurm_pal.trial.prediction import config_of, pairs_of
-from slurm_pal.twin.run import Twin
+from slurm_pal.twin.run import Arm, Twin, replay
 
 NODES, GPUS_PER_NODE, TICK_S, SAVE_S = 8, 4, 2.0, 1.0
 SPEEDS = {
@@ -195,7 +195,7 @@ def machine(seed: int) -> Hardware:
     return hardware(true, believed, names, partitions, [kinds[node // NODES] for node in range(len(names))])
 
 
-def simulated(jobs: Sequence[Job], arm: str, seed: int, *, moves: bool) -> tuple[float, float]:
+def simulated(jobs: Sequence[Job], arm: str, seed: int, *, moves: bool, submits: str = "palsub") -> tuple[float, float]:
     """(mean completion, makespan), s, by the same programs over a virtual Slurm with the lab's settings."""
     rows = [
         TraceJob(
@@ -211,21 +211,23 @@ def simulated(jobs: Sequence[Job], arm: str, seed: int, *, moves: bool) -> tuple
             throughput_table(table, seed)
             settings = {f"rebalance.{name}": value for name, value in settings_of(arm, table, moves=moves).items()}
         twin = Twin(config_of(settings), pairs_of(()) | {"SchedulerParameters": SCHEDULER})
-        policy = "slurm-twin" if arm == "plain" else "tick"
+        plain = arm == "plain"
         plan = ReplayPlan(
-            Trace("jobs", tuple(rows)), machine(seed), policy, seed=seed, settings=ReplaySettings(move_cost_s=SAVE_S)
+            Trace("jobs", tuple(rows)), machine(seed), "tick", seed=seed, settings=ReplaySettings(move_cost_s=SAVE_S)
         )  # fmt: skip
-        ran = twin.run(plan).outcomes
+        ran = replay(plan, twin, Arm("plain") if plain else Arm(submits, ticks=True)).outcomes
     mean_s = statistics.fmean(one.finish_s - one.submit_s for one in ran)
     return round(mean_s, 2), round(max(one.finish_s for one in ran), 1)
 
 
-def dry(arms: Sequence[str], count: int, load: float, seeds: int, *, moves: bool) -> None:
+def dry(arms: Sequence[str], count: int, load: float, seeds: int, *, moves: bool, submits: str) -> None:
     """Of each arm what the twin says over plain: of each seed, and the mean."""
     traces = [(draw(seed, count, load), seed) for seed in range(1, seeds + 1)]
     plain = [simulated(jobs, "plain", seed, moves=False) for jobs, seed in traces]
     for arm in arms:
-        pairs = zip((simulated(jobs, arm, seed, moves=moves) for jobs, seed in traces), plain, strict=True)
+        pairs = zip(
+            (simulated(jobs, arm, seed, moves=moves, submits=submits) for jobs, seed in traces), plain, strict=True
+        )
         ratios = [(jct_s / other_s, end_s / last_s) for (jct_s, end_s), (other_s, last_s) in pairs]
         completion, makespan = (round(statistics.fmean(some), 3) for some in zip(*ratios, strict=True))
         each = [round(ratio, 3) for ratio, _ in ratios]
@@ -239,11 +241,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--arms", default="plain,nonpreemptive-makespan,gavel:max-min")
     parser.add_argument("--dry", type=int, default=0, metavar="SEEDS", help="only what the twin says, over plain")
+    parser.add_argument("--submits", choices=("palsub", "filter"), default="palsub", help="with --dry: by what")
     parser.add_argument("--moves", action="store_true", help="all jobs have a checkpoint, and running ones are moved")
     parser.add_argument("--keep", action="store_true", help="leave logs and results")
     args = parser.parse_args()
     if args.dry:
-        dry(args.arms.split(","), args.jobs, args.load, args.dry, moves=args.moves)
+        dry(args.arms.split(","), args.jobs, args.load, args.dry, moves=args.moves, submits=args.submits)
         return
     jobs = draw(args.seed, args.jobs, args.load)
     root = tempfile.mkdtemp(prefix="pal")

@@ -15,6 +15,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.case import Settings
 from slurm_pal.decide.partition_mark import PartitionMark, listed, mark_of
 from slurm_pal.decide.steering import Market, NewJob, PricedGpus, steered
+from slurm_pal.publisher.publication import taken_alike
 from slurm_pal.publisher.standing import standing
 from slurm_pal.publisher.table import records
 from slurm_pal.slurm.client import Overview
@@ -142,10 +143,30 @@ def test_what_is_not_sure_is_left_to_slurm(
     assert "set_partition" not in submitted(tmp_path, cluster(ROOM), made, clears, **fields).values
 
 
-@pytest.mark.parametrize("key", ["allow_accounts", "deny_accounts", "allow_qos", "deny_qos"])
-def test_a_partition_that_may_refuse_it_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    monkeypatch.setitem(PARTS, "new", PARTS["new"] | {key: "physics"})
-    assert "set_partition" not in submitted(tmp_path, cluster(ROOM), market()).values
+@pytest.mark.parametrize(
+    "words",
+    [
+        *({key: "physics"} for key in ("allow_accounts", "deny_accounts", "allow_qos", "deny_qos", "qos")),
+        {"min_nodes": 2}, {"max_nodes": 0}, {"flags": 8}, {"flags": 16}, {"state_up": 1}, {"max_time": 60},
+    ],
+)  # fmt: skip
+def test_a_partition_that_may_refuse_it_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: dict[str, object]
+) -> None:
+    usual = {"allow_accounts": "ALL", "min_nodes": 1, "max_nodes": NO_VAL, "flags": 7, "state_up": 3, "qos": ""}
+    for added in ({}, words):
+        monkeypatch.setitem(PARTS, "new", PARTS["new"] | usual | added)
+        folder = tmp_path / str(len(added))
+        folder.mkdir()
+        assert submitted(folder, cluster(ROOM), market()).values.get("set_partition") == (None if added else "new")
+
+
+@pytest.mark.parametrize(
+    ("words", "alike"),
+    [("", True), ("none", True), ("(null)", True), ("associations", False), ("associations,limits,qos,safe", False)],
+)
+def test_the_filter_steers_only_where_all_partitions_take_a_job_alike(words: str, alike: bool) -> None:
+    assert taken_alike({"AccountingStorageEnforce": words}) is alike
 
 
 def test_the_list_is_as_the_user_wrote_it_and_is_explained(tmp_path: Path) -> None:
