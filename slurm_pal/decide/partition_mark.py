@@ -51,7 +51,7 @@ def _read(job: SlurmJob) -> PartitionMark | None:
     return PartitionMark(float(pairs[KEY]), own, ours) if all(re.fullmatch(_NAME, name) for name in names) else None
 
 
-def listed(job: SlurmJob) -> tuple[str, ...]:
+def noted_partitions(job: SlurmJob) -> tuple[str, ...]:
     """Its user's own list, of a job that runs in one of these partitions; () where no mark has it."""
     mark = _read(job)
     own = tuple(mark.own.split(",")) if mark is not None else ()

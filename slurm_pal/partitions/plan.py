@@ -20,7 +20,7 @@ from slurm_pal.decide.candidates import may_start
 from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.offers import claimed_gpus, free_indexes, used_indexes
-from slurm_pal.decide.partition_mark import listed
+from slurm_pal.decide.partition_mark import noted_partitions
 from slurm_pal.decide.steering import Market
 from slurm_pal.journal.journal import REFUSED, Journal, Move
 from slurm_pal.moves.planning import Running
@@ -189,7 +189,7 @@ def _lists(overview: Overview, leases: Mapping[int, TickLease]) -> dict[int, tup
             continue
         if lease is not None and sharing.of_this_job(lease, job):
             found[job.job_id] = tuple(lease.own.split(","))
-        elif own := listed(job):
+        elif own := noted_partitions(job):
             found[job.job_id] = own
     return found
 

@@ -206,7 +206,7 @@ def parted(site: Site) -> Iterator[Site]:
 def test_a_job_of_several_partitions_is_kept_to_the_one_where_it_belongs(parted: Site) -> None:
     words = ("-J", "app", "-p", "slow,fast", "-t", "60", "-N1")
     job = parted.submit(*words, "--gres=gpu:4")
-    assert "pal:part=" in job.admin_comment and partition_mark.listed(job) == ("slow", "fast")
+    assert "pal:part=" in job.admin_comment and partition_mark.noted_partitions(job) == ("slow", "fast")
     assert parted.wait(job.job_id, lambda j: j.state == "RUNNING").nodes == ("n1",)
     assert parted.submit(*words, "--gres=gpu:2").partition in ("slow", "slow,fast")  # not known for two GPUs
     time.sleep(1.1)

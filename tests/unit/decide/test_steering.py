@@ -15,7 +15,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide import partition_mark
 from slurm_pal.decide.lease_marks import ending, in_force
 from slurm_pal.decide.ownership import PARTITION
-from slurm_pal.decide.partition_mark import mark_of, own_partitions
+from slurm_pal.decide.partition_mark import mark_of, noted_partitions, own_partitions
 from slurm_pal.decide.request import read
 from slurm_pal.decide.steering import Market, NewJob, PricedGpus, of_json, places, steered, sure, to_json
 from slurm_pal.slurm.client import Overview
@@ -150,6 +150,15 @@ def test_the_mark_holds_what_comes_back() -> None:
     assert partition_mark.word(40.0, ("a b", "fast"), "fast") == ""
     job = pending(f"mine {MARK}")
     assert own_partitions(job) == "slow,fast" and in_force(job) == {PARTITION: "slow,fast"}
+    by_filter = pending("mine", admin_comment=f"{MARK} pal:lease=40;req=;exc=;act=nodelist;set=n1", req_nodes=("n1",))
+    assert own_partitions(by_filter) == "slow,fast"
+    assert in_force(by_filter) == {PARTITION: "slow,fast", "ReqNodeList": ""}
+
+
+@pytest.mark.parametrize(("partition", "noted"), [("fast", OWN), ("slow", OWN), ("other", ()), ("slow,fast", ())])
+def test_where_a_job_runs_does_not_hide_its_own_list(partition: str, noted: tuple[str, ...]) -> None:
+    assert noted_partitions(pending(MARK, partition, state="RUNNING")) == noted
+    assert noted_partitions(pending("", partition, state="RUNNING")) == ()
 
 
 @pytest.mark.parametrize(

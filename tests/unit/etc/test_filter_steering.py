@@ -13,7 +13,7 @@ from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.config import Config
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.case import Settings
-from slurm_pal.decide.partition_mark import PartitionMark, listed, mark_of
+from slurm_pal.decide.partition_mark import PartitionMark, mark_of, noted_partitions
 from slurm_pal.decide.steering import Market, NewJob, PricedGpus, steered
 from slurm_pal.publisher.publication import taken_alike
 from slurm_pal.publisher.standing import standing
@@ -103,7 +103,7 @@ def test_it_belongs_where_palsub_would_keep_it(
     found = mark_of(shown(seen))
     assert found == (PartitionMark(33.0, ",".join(OWN), expected) if expected else None)
     if expected:
-        assert listed(shown(seen)) == OWN and seen.mark["why"] != "partition"
+        assert noted_partitions(shown(seen)) == OWN and seen.mark["why"] != "partition"
         assert not seen.values.get("set_req_nodes") or seen.values["set_req_nodes"] in NODES[expected]
     else:
         assert (seen.mark["act"], seen.mark["why"]) == ("none", "partition")
