@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""The file by which palsub and the publisher learn of partitions; no solver is imported for it.
+"""The file by which palsub and the publisher learn of partitions (submit/market.py reads it).
 
-Each tick may have to remove it, and each palsub to read it.
+Each tick may have to remove it: no solver is imported for that.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 
-from slurm_pal.base.errors import DataError
-from slurm_pal.base.files import read_trusted, write_atomic
-from slurm_pal.base.light import json, suppress
-from slurm_pal.decide.steering import Market, of_json, path_of, to_json
+from slurm_pal.base.files import write_atomic
+from slurm_pal.decide.steering import Market, path_of, to_json
 
 
 def publish(snapshot_path: str, made: Market | None) -> None:
@@ -20,13 +20,5 @@ def publish(snapshot_path: str, made: Market | None) -> None:
     if made is not None:
         write_atomic(path, json.dumps(to_json(made)) + "\n", 0o644)
     else:
-        with suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-
-
-def read(snapshot_path: str, now_s: float) -> Market | None:
-    """What the tick has published; None where there is none, it is too old or makes no sense: Slurm chooses then."""
-    try:
-        return of_json(json.loads(read_trusted(path_of(snapshot_path))), now_s)
-    except (OSError, DataError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None

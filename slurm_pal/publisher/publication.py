@@ -24,7 +24,6 @@ from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.lease_marks import Update, ending, judged
 from slurm_pal.leases import pinned, promise
 from slurm_pal.leases.pinned import Remembered
-from slurm_pal.partitions import published
 from slurm_pal.publisher.observed import collector
 from slurm_pal.publisher.standing import standing
 from slurm_pal.publisher.table import applications, records
@@ -34,6 +33,7 @@ from slurm_pal.store import gpus_text, heartbeat, labels, lua_table, snapshot, s
 from slurm_pal.store.lua_table import Header
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.store.sure_labels import SureLabels
+from slurm_pal.submit.market import read as read_market
 
 LATEST_S = 2.0**40  # a moment after the end of every lease, Unix seconds
 BEAT_S = 3.0
@@ -141,7 +141,7 @@ def write_table(
     Raises DataError when the table cannot be written.
     """
     settings = settings_of(config)
-    market = published.read(config.snapshot_path, asked_s) if taken_alike(slurm or {}) else None
+    market = read_market(config.snapshot_path, asked_s) if taken_alike(slurm or {}) else None
     answers = standing(overview, scores, settings, soft_features, market.gpus if market is not None else ())
     notes = [f"{what} has a name that the filter cannot read, and is left out" for what in answers.left_out]
     notes += [f"application {app!r} has a name that the filter cannot read" for app in applications(config)[1]]

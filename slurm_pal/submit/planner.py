@@ -253,12 +253,12 @@ def _steered(
     """The partition that a new job is kept to until a tick sees it, None where that is left to Slurm. Never raises."""
     from slurm_pal.decide import partition_mark, steering
     from slurm_pal.decide.case import expected_run_s, settings_of
-    from slurm_pal.partitions import published
+    from slurm_pal.submit.market import read
 
     shape, own = request.shape, request.partitions
     if shape is None or request.req_nodes or request.reservation:
         return None
-    market = published.read(config.snapshot_path, now_s)
+    market = read(config.snapshot_path, now_s)
     if market is None:
         return None
     run_s = expected_run_s(request.time_limit_s, settings_of(config))

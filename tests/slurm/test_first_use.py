@@ -99,7 +99,7 @@ def test_doctor_says_when_palsub_can_do_nothing(site: Site) -> None:
 
 
 def test_a_task_of_an_array_is_explained(site: Site) -> None:
-    array = site.run("palsub --parsable -o /dev/null -t 5 --gres=gpu:1 --array=1-9 --wrap 'sleep 6'").stdout.strip()
+    array = site.run("palsub --parsable -o /dev/null -t 5 --gres=gpu:1 --array=1-9 --wrap 'sleep 30'").stdout.strip()
     alone = site.run("palsub --parsable -o /dev/null -t 5 --gres=gpu:1 --wrap 'sleep 1'").stdout.strip()
     deadline_s = time.monotonic() + 30
     while f"{array}_1 R" not in site.run("squeue -h -r -o '%i %t'").stdout:

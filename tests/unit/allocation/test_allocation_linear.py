@@ -96,13 +96,13 @@ def test_against_scipy(seed: int, n: int, k: int, maximise: bool) -> None:
 
 def test_a_search_that_a_limit_ends_gives_the_best_that_it_found_and_the_same_each_time() -> None:
     draws = np.random.default_rng(1)
-    weights = draws.integers(1, 100, (6, 40)).astype(float)
+    weights = draws.integers(1, 100, (5, 24)).astype(float)
     row, column = np.indices(weights.shape)
     most = np.floor(weights.sum(axis=1) / 2)
-    rows = Rows(row.ravel(), column.ravel(), weights.ravel(), np.full(6, -INFINITE), most)
+    rows = Rows(row.ravel(), column.ravel(), weights.ravel(), np.full(5, -INFINITE), most)
 
     def solved(nodes: int) -> Solution:
-        program = LinearProgram(np.arange(50.0, 90.0), rows, upper=np.ones(40), integers=40)
+        program = LinearProgram(np.arange(50.0, 74.0), rows, upper=np.ones(24), integers=24)
         program.option("mip_max_nodes", nodes)
         return program.solve()
 
