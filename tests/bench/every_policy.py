@@ -19,11 +19,12 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))
 from sia_rounds import workload
 
+from slurm_pal.allocation.steady import PAL_SIA
 from slurm_pal.base.errors import PalError, one_line
 from slurm_pal.research.replica.gavel_jobs import parse_types
 from slurm_pal.research.unequal_comparison import UnequalComparison, UnequalTask
 from slurm_pal.research.unequal_jobs import UnequalWorkload, of_rows
-from slurm_pal.research.unequal_policies import POLICIES, check
+from slurm_pal.research.unequal_policies import ELASTIC, POLICIES, check
 from slurm_pal.simulate.inputs.gavel import read_rows
 from slurm_pal.simulate.known_throughputs import read_known
 from slurm_pal.simulate.profiles import Source, profile_of
@@ -60,10 +61,13 @@ TRACES = {
 
 
 def names() -> list[str]:
-    """Of each policy that can be run one, references and duplicates left out."""
+    """Of each policy that can be run one, but for references, duplicates, and those that change what jobs ask for."""
     same = {"gavel:makespan+nonpreemptive"}
-    parts = ("pal-sia-", "pal-sia+elastic-")
-    return [name for name in POLICIES if name not in LEFT_OUT and name not in same and not name.startswith(parts)]
+    return [
+        name
+        for name in POLICIES
+        if name not in LEFT_OUT and name not in same and not name.startswith(f"{PAL_SIA}-") and ELASTIC not in name
+    ]
 
 
 class Cell(NamedTuple):

@@ -100,15 +100,17 @@ def gpu_table(path: str, seed: int) -> None:
             writer.writerow((gpu.node, gpu.index, *(f"{x:.4f}" for x in slow), gpu.uuid, f"EMU {kind}"))
 
 
-def throughput_table(path: str, seed: int) -> None:
-    """What the site believes: each application's speeds, each wrong by 5 % or so."""
+def throughput_table(path: str, seed: int, placebo: str = "") -> None:
+    """What the site believes: each application's speeds, each wrong by 5 % or so; or those of a placebo."""
     rng = random.Random(seed + 99)
     with open(path, "w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(("application", "gpus", "type", "relative_speed", "relative_error"))
         for c, speeds in SPEEDS.items():
             for gpus in (1, 2, 4):
-                for kind, speed in speeds.items():
+                swapped = {**speeds, "v100": speeds["h100"], "h100": speeds["v100"]}
+                told = {"": speeds, "alike": dict.fromkeys(speeds, 1.0), "swapped": swapped}
+                for kind, speed in told[placebo].items():
                     writer.writerow((f"app{c}", gpus, kind, f"{speed * rng.lognormvariate(0, 0.05):.3f}", 0.05))
 
 
@@ -195,12 +197,20 @@ def machine(seed: int) -> Hardware:
     return hardware(true, believed, names, partitions, [kinds[node // NODES] for node in range(len(names))])
 
 
-def simulated(jobs: Sequence[Job], arm: str, seed: int, *, moves: bool, submits: str = "palsub") -> tuple[float, float]:
+class Terms(NamedTuple):
+    """How an arm is run by the twin."""
+
+    moves: bool = False
+    submits: str = "palsub"
+    placebo: str = ""
+
+
+def simulated(jobs: Sequence[Job], arm: str, seed: int, terms: Terms) -> tuple[float, float]:
     """(mean completion, makespan), s, by the same programs over a virtual Slurm with the lab's settings."""
     rows = [
         TraceJob(
             str(k), job.at_s, GpuShape(job.gpus, nodes=1), job.seconds, job.sensitivity, 60.0 * job.limit_min,
-            app=f"app{job.sensitivity}", partition=LIST, movable=moves,
+            app=f"app{job.sensitivity}", partition=LIST, movable=terms.moves,
         )
         for k, job in enumerate(jobs)
     ]  # fmt: skip
@@ -208,26 +218,25 @@ def simulated(jobs: Sequence[Job], arm: str, seed: int, *, moves: bool, submits:
     with tempfile.TemporaryDirectory(prefix="pal") as folder:
         if arm != "plain":
             table = os.path.join(folder, "throughputs.csv")
-            throughput_table(table, seed)
-            settings = {f"rebalance.{name}": value for name, value in settings_of(arm, table, moves=moves).items()}
+            throughput_table(table, seed, terms.placebo)
+            wanted = settings_of(arm, table, moves=terms.moves)
+            settings = {f"rebalance.{name}": value for name, value in wanted.items()}
         twin = Twin(config_of(settings), pairs_of(()) | {"SchedulerParameters": SCHEDULER})
         plain = arm == "plain"
         plan = ReplayPlan(
             Trace("jobs", tuple(rows)), machine(seed), "tick", seed=seed, settings=ReplaySettings(move_cost_s=SAVE_S)
         )  # fmt: skip
-        ran = replay(plan, twin, Arm("plain") if plain else Arm(submits, ticks=True)).outcomes
+        ran = replay(plan, twin, Arm("plain") if plain else Arm(terms.submits, ticks=True)).outcomes
     mean_s = statistics.fmean(one.finish_s - one.submit_s for one in ran)
     return round(mean_s, 2), round(max(one.finish_s for one in ran), 1)
 
 
-def dry(arms: Sequence[str], count: int, load: float, seeds: int, *, moves: bool, submits: str) -> None:
+def dry(arms: Sequence[str], count: int, load: float, seeds: int, terms: Terms) -> None:
     """Of each arm what the twin says over plain: of each seed, and the mean."""
     traces = [(draw(seed, count, load), seed) for seed in range(1, seeds + 1)]
-    plain = [simulated(jobs, "plain", seed, moves=False) for jobs, seed in traces]
+    plain = [simulated(jobs, "plain", seed, Terms()) for jobs, seed in traces]
     for arm in arms:
-        pairs = zip(
-            (simulated(jobs, arm, seed, moves=moves, submits=submits) for jobs, seed in traces), plain, strict=True
-        )
+        pairs = zip((simulated(jobs, arm, seed, terms) for jobs, seed in traces), plain, strict=True)
         ratios = [(jct_s / other_s, end_s / last_s) for (jct_s, end_s), (other_s, last_s) in pairs]
         completion, makespan = (round(statistics.fmean(some), 3) for some in zip(*ratios, strict=True))
         each = [round(ratio, 3) for ratio, _ in ratios]
@@ -242,11 +251,15 @@ def main() -> None:
     parser.add_argument("--arms", default="plain,nonpreemptive-makespan,gavel:max-min")
     parser.add_argument("--dry", type=int, default=0, metavar="SEEDS", help="only what the twin says, over plain")
     parser.add_argument("--submits", choices=("palsub", "filter"), default="palsub", help="with --dry: by what")
+    parser.add_argument(
+        "--placebo", choices=("alike", "swapped"), default="", help="with --dry: the policy is told that all types are "
+        "alike, or the fastest one for the slowest and the reverse",
+    )  # fmt: skip
     parser.add_argument("--moves", action="store_true", help="all jobs have a checkpoint, and running ones are moved")
     parser.add_argument("--keep", action="store_true", help="leave logs and results")
     args = parser.parse_args()
     if args.dry:
-        dry(args.arms.split(","), args.jobs, args.load, args.dry, moves=args.moves, submits=args.submits)
+        dry(args.arms.split(","), args.jobs, args.load, args.dry, Terms(args.moves, args.submits, args.placebo))
         return
     jobs = draw(args.seed, args.jobs, args.load)
     root = tempfile.mkdtemp(prefix="pal")
@@ -273,7 +286,7 @@ def run(jobs: Sequence[Job], seed: int, arms: Sequence[str], env: dict[str, str]
     subprocess.run(sweep, env=env, check=True, capture_output=True)
     for arm in arms:
         ran = arm_of(arm, jobs, env, root, moves=moves)
-        found = {"arm": arm, **summary(jobs, ran), "simulated": simulated(jobs, arm, seed, moves=moves)}
+        found = {"arm": arm, **summary(jobs, ran), "simulated": simulated(jobs, arm, seed, Terms(moves))}
         print(json.dumps(found), flush=True)
 
 
