@@ -195,17 +195,17 @@ local function submit(job, partitions)
   -- Slurm does not show what the command line says about it, so whoever reads the mark takes nil for "emptied".
   request.app = appends(filled(environment.SBATCH_OPEN_MODE) or lines.open_mode)
   if options.off or (variables.off or variable("OFF")) == "1" then request.leave = "off" end
-  local words, partition
+  local text, partition = job.admin_comment, nil
   if request.leave == "partition" and not several then
-    local one
-    one, words, partition = belongs(job, t, partitions, now_s, request, function(name)
-      return request_of(ask_of(job, t, partitions, now_s, name))
+    local one, words, name = belongs(job, t, partitions, now_s, request, function(only)
+      return request_of(ask_of(job, t, partitions, now_s, only))
     end)
-    if one then
-      one.movable, one.app, one.own_nodes, request = request.movable, request.app, request.own_nodes, one
+    local noted = words and beside(text, words, LONGEST_MARK)
+    if noted then -- else nobody would know the user's own list
+      one.movable, one.app, one.own_nodes = request.movable, request.app, request.own_nodes
+      request, text, partition = one, noted, name
     end
   end
-  local text = words and beside(job.admin_comment, words, LONGEST_MARK) or job.admin_comment
   local decision, mark = marked(text, request, decide(request, t, now_s), origin, t, LONGEST_MARK)
   -- The plug-in knows its own options, and learns the class from us; the mark says that it is no word of the user's.
   if script and class ~= "?" and class ~= options.class and class ~= class_variable then

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- In which of its partitions a new job belongs, by what the tick has published: decide/steering.py in Lua.
 
-local plain, number, filled, split = texts.plain, texts.number, texts.filled, texts.split
+local plain, number, filled, split, brief = texts.plain, texts.number, texts.filled, texts.split, texts.brief
 local choose = answers.choose
 local view_of, enough_others = decisions.view_of, decisions.enough_others
 
@@ -9,7 +9,7 @@ local MOST_PARTITIONS = 16
 local RESTRICTED = { "allow_accounts", "deny_accounts", "allow_qos", "deny_qos", "qos", "allow_alloc_nodes" }
 local UP, ROOT_ONLY, NEEDS_RESERVATION = 3, 8, 16 -- of slurm.h: PARTITION_UP, PART_FLAG_ROOT_ONLY, PART_FLAG_REQ_RESV
 
--- What the tick has published and is still believed, { from, until, every, room }; nil without it.
+-- What the tick has published and is still believed, { from, till, every, room }; nil without it.
 local function market_of(t, now_s)
   local found = {}
   for key, value in (t.record.market or ""):gmatch("(%w+)=([%d.]+)") do found[key] = tonumber(value) end
@@ -31,7 +31,8 @@ end
 
 -- Partition -> { speed =, error = } of an application on so many GPUs.
 local function speeds_of(t, app, gpus)
-  local found, name = {}, plain(app and app:lower():match("^%s*(.-)%s*$"))
+  local found, name = {}, brief(app, nil, texts.LONGEST_WORD)
+  name = plain(name and name:lower():match("^%s*(.-)%s*$"))
   for _, size in ipairs(split(name and t.record["speed." .. name], "[^ ]+")) do
     local count, rest = size:match("^(%d+):(.*)$")
     if tonumber(count) == gpus then

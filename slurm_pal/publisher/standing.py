@@ -141,12 +141,15 @@ def standing(
     source = Pools(seen, snapshot)
     numbers: dict[tuple[frozenset[str], str], int] = {}
     found: dict[tuple[str, str], int] = {}
-    for name, words in source.of_partitions():
+    pools = list(source.of_partitions())
+    awaited = {words for (partition, _), words in pools if partition in shared}
+    for name, words in pools:
         if words is not None and words not in numbers:
-            numbers[words] = len(numbers) + 1
-            made.add(numbers[words], source.pool(*words))
-        if words is not None and name[0] in shared:
-            made.awaited(numbers[words], source.pool(*words))
+            number, pool = len(numbers) + 1, source.pool(*words)
+            numbers[words] = number
+            made.add(number, pool)
+            if words in awaited:
+                made.awaited(number, pool)
         found[name] = NOT_RANKED if words is None else numbers[words]
     prefer = _prefer(seen.nodes, snapshot, barred) if soft_features else {}
     default = next((p.name for p in seen.partitions if p.default), "")

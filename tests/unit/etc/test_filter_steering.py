@@ -132,6 +132,9 @@ def test_it_belongs_where_palsub_would_keep_it(
         (market(), "daemon", {"script": "#!/bin/sh\n", "comment": "pal:job=A;from=user"}),
         (market(), "daemon", {"environment": {"SLURM_PAL_OFF": "1"}}),
         (market(), "daemon", {"admin_comment": "x" * 8190}),
+        # Room for the mark, not for the user's own list.
+        (market(), "daemon", {"admin_comment": "x" * 8102, "partition": "new," + "slow," * 14 + "fast"}),
+        (market(), "daemon", {"name": "a" + " " * 1_000_000 + "b"}),
         (market(speeds={"app": {2: {"slow": (1.0, 0.0), "fast": (2.0, 0.0)}}}), "daemon", {}),
         (market(speeds={"app": {2: {name: (0.0, 0.0) for name in OWN}}}), "daemon", {}),
         (market(gpus={name: [] for name in OWN}), "daemon", {}),
