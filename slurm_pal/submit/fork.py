@@ -83,10 +83,11 @@ def place(environment: Mapping[str, str]) -> ForkPlace:
 def quotas(speeds: Mapping[str, float], left: int, total: int, round_s: float, overhead_s: float) -> dict[str, int]:
     """Copy -> steps of the next round, of those that are left; speeds in steps/s, 0: not known. Pure.
 
-    Where the round does all that is left, it is divided so that all end together.
+    Where the round does all that is left, it is divided so that all end together. A round too short for what waiting
+    and merging take is made longer, to work as long as that takes: else ever fewer steps would be done by each.
     """
     length_s = round_s if all(speeds.values()) else PROBE * round_s
-    work_s = max(0.1 * length_s, length_s - overhead_s)
+    work_s = max(length_s - overhead_s, overhead_s)
     known = {copy: max(1, int(speed * work_s)) for copy, speed in speeds.items() if speed > 0}
     least = max(1, int(UNKNOWN * min(known.values()))) if known else max(1, int(FIRST * total))
     wanted = {copy: known.get(copy, least) for copy in speeds}

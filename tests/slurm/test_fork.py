@@ -57,7 +57,7 @@ class User(Elastic):
         (home / "merge.sh").write_text(MERGE)
         (home / "merge.sh").chmod(0o755)
 
-    def until(self, wanted: Callable[[], bool], patience_s: float = 60.0) -> None:
+    def until(self, wanted: Callable[[], bool], patience_s: float = 180.0) -> None:
         super().until(wanted, patience_s)
 
     def submitted(self) -> int:
