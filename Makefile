@@ -51,8 +51,6 @@ tools:  ## Debian packages that only tests need: Lua for the filters, a compiler
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
 LONGEST := $(patsubst %,tests/slurm/test_%.py,accounting loans fork simulate_site wait kept_ticks twin_priorities sweep_scale sweep_leaves crossing filter \
 	rebalance faulty sweep users guard moves observe counting partitions palsub rebalance_kills)
-# Rooms that decide, each with quick tests of its own: only these run under coverage, which makes tests half as slow again.
-DECIDING := allocation decide partitions pending placement sensitivity
 SHORT := -q -m 'not long'
 test: setup tools lint-tools rewritten  ## Lint, and all tests but long statistics, those on a real Slurm included
 	@root=$$(mktemp -d) && chmod 711 $$root && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; \
@@ -60,13 +58,10 @@ test: setup tools lint-tools rewritten  ## Lint, and all tests but long statisti
 	$(LONGEST) $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
 	$(MAKE) --no-print-directory lint; lint=$$?; \
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
-	echo "$(BIN)/pytest -q"; $(BIN)/pytest $(SHORT) -n 2 --cov --cov-report= $(DECIDING:%=tests/unit/%); deciding=$$?; \
-	$(BIN)/pytest $(SHORT) -n 3 $(ON_SLURM:%=--ignore=%) $(DECIDING:%=--ignore=tests/unit/%); others=$$?; \
+	echo "$(BIN)/pytest -q"; $(BIN)/pytest $(SHORT) -n 3 $(ON_SLURM:%=--ignore=%); others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \
-	printf 'Lines covered by the tests of their own room, %%:'; for room in $(DECIDING); do \
-	printf ' %s %s' $$room "$$($(BIN)/coverage report --include="slurm_pal/$$room/*" --format=total)"; done; echo; \
 	echo "Left out: long statistics and large sizes; make test-long runs them."; \
-	test $$lint = 0 -a $$deciding = 0 -a $$others = 0 -a $$real = 0
+	test $$lint = 0 -a $$others = 0 -a $$real = 0
 
 test-long: setup tools  ## Long statistics and large sizes, which make test leaves out
 	PAL_LONG=1 $(BIN)/pytest -q -n 2 -m 'long or trials' tests/unit tests/reference
@@ -75,8 +70,14 @@ test-long: setup tools  ## Long statistics and large sizes, which make test leav
 rewritten: $(VENV)/installed
 	@$(BIN)/pytest -q --collect-only > /dev/null || true
 
+# Rooms that decide, each with quick tests of its own.
+DECIDING := allocation decide partitions pending placement sensitivity
 coverage: $(VENV)/installed  ## Lines that the tests without Slurm cover, file by file; what runs as a process of its own is not seen
-	$(BIN)/pytest -q -n 2 --cov --cov-report= tests/unit; tests=$$?; $(BIN)/coverage report --skip-covered --sort=cover && test $$tests = 0
+	$(BIN)/pytest -q -n 2 --cov --cov-report= $(DECIDING:%=tests/unit/%); rooms=$$?; \
+	printf 'Lines covered by the tests of their own room, %%:'; for room in $(DECIDING); do \
+	printf ' %s %s' $$room "$$($(BIN)/coverage report --include="slurm_pal/$$room/*" --format=total)"; done; echo; \
+	$(BIN)/pytest -q -n 2 --cov --cov-append --cov-report= $(DECIDING:%=--ignore=tests/unit/%) tests/unit; tests=$$?; \
+	$(BIN)/coverage report --skip-covered --sort=cover && test $$rooms = 0 -a $$tests = 0
 
 SECONDS ?= 600
 fuzz: setup tools  ## Feed hostile input to everything that reads users' words, for SECONDS=600
