@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from slurm_pal.base.cluster import Node
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import ConfigError, UsageError, one_line
 from slurm_pal.profiling.node.backends import BACKENDS, Setting, resolve
@@ -19,7 +20,7 @@ from slurm_pal.profiling.sweep.plan import SweepPlan, SweepRequest, choose, defa
 from slurm_pal.profiling.sweep.sweep_job import JobOptions
 from slurm_pal.profiling.sweep.sweep_state import SweepTerms
 from slurm_pal.profiling.sweep.urgency import Urgency
-from slurm_pal.slurm.client import SlurmClient
+from slurm_pal.slurm.client import Overview, SlurmClient
 
 
 class MeasureOptions(NamedTuple):
@@ -73,7 +74,7 @@ def survey(
     seen = client.overview(reservations=True)
     solo = wish.mode == "solo"
     plan = choose(
-        seen.nodes,
+        _default_first(seen),
         newest,
         seen.reservations,
         request,
@@ -84,6 +85,16 @@ def survey(
     total = sum(1 for node in seen.nodes if node.n_gpus)
     parallel = wish.max_parallel or int(config.number("profile", "max_parallel")) or default_parallel(total)
     return SweepSurvey(plan, parallel, setting, window, budget_gpu_h)
+
+
+def _default_first(seen: Overview) -> tuple[Node, ...]:
+    """The nodes, each with its partitions in the order in which a sweep would use them: the cluster's default one, then
+    those that take jobs now."""
+    by_name = {partition.name: (not partition.default, not partition.up) for partition in seen.partitions}
+    return tuple(
+        node._replace(partitions=tuple(sorted(node.partitions, key=lambda name: by_name.get(name, (True, True)))))
+        for node in seen.nodes
+    )
 
 
 def _window(config: Config, wish: MeasureOptions) -> str:

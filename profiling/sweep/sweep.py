@@ -334,7 +334,7 @@ class Sweep:
     def _submit(self, node: str) -> None:
         known = self._dir.nodes[node]
         options = self._terms.job._replace(benchmarks=known.rest, quick=False) if known.rest else self._terms.job
-        argv = sweep_job.submit_argv(options, node, self._chosen[node].gpus)
+        argv = sweep_job.submit_argv(options, node, self._chosen[node].gpus, self._chosen[node].partitions)
         text = sweep_job.script(options, node, self._chosen[node].gpus)
         for pause_s in (*_pauses(), None):
             try:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_pal.base.errors import UsageError
@@ -53,12 +54,13 @@ def output_path(directory: str, node: str) -> str:
     return f"{directory}/{node}.out"
 
 
-def submit_argv(options: JobOptions, node: str, gpus: int) -> list[str]:
+def submit_argv(options: JobOptions, node: str, gpus: int, partitions: Sequence[str] = ()) -> list[str]:
     """sbatch's arguments for one node; the script comes on stdin.
 
     One independent job per node: array tasks cannot name different nodes, and one job
     over many nodes is lost with the first bad one. `--export=NIL`: nothing of the
     submitting shell is wanted, and NONE would pay for a login shell on the node.
+    `partitions` are those of the node, the first of which is used where the site has not chosen one for sweeps.
     Raises UsageError when a path cannot be given to sbatch.
     """
     argv = [
@@ -79,7 +81,7 @@ def submit_argv(options: JobOptions, node: str, gpus: int) -> list[str]:
     if options.time_limit_s >= 3 * WARNING_S:  # a shorter job would be warned at its start
         argv.append(f"--signal=B:TERM@{WARNING_S}")
     for name in ("partition", "account", "qos", "reservation"):
-        value = getattr(options, name)
+        value = getattr(options, name) or (partitions[0] if name == "partition" and partitions else "")
         if value:
             argv.append(f"--{name}={value}")
     return argv

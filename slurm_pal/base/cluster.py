@@ -69,3 +69,4 @@ class Partition(NamedTuple):
     job_factor: int = 1  # PriorityJobFactor
     preempt: str = ""  # PreemptMode, "" where it is not known
     grace_s: int = 0  # GraceTime: so long a job that is preempted runs on
+    billing: str = ""  # TRESBillingWeights

@@ -81,6 +81,13 @@ KEYS: dict[str, dict[str, Key]] = {
             "time that palsub gives slurmctld to answer, if it can be reached, before it submits without placement, s",
             minimum=0.1,
         ),
+        "goal": Key(
+            "time", "what decides between places that would do, where users do not say", choices=("time", "cost")
+        ),
+        "prices": Key(
+            "",
+            "live prices, CSV of partition,price of a GPU hour,Unix time; newer than a day they count before [prices]",
+        ),
         "heartbeat_max_age_s": Key(
             10.0,
             "a daemon silent for longer than this, or for three of its beats, counts as dead and clears no leases, s",
@@ -241,6 +248,9 @@ KEYS: dict[str, dict[str, Key]] = {
     },
 }
 
+TABLES = ("apps", "prices")
+"""Sections whose keys are names of the site's own."""
+
 
 class Config:
     """The settings in force: `config["submit", "watch"]`, and where each came from."""
@@ -249,6 +259,7 @@ class Config:
         self._values: dict[tuple[str, str], Value] = {}
         self._origins: dict[tuple[str, str], str] = {}
         self.apps: dict[str, str] = {}  # application name -> sensitivity class
+        self.prices: dict[str, Mapping[str, float]] = {}  # partition -> rates (base/prices.py)
         self.files: list[str] = []
 
     def __getitem__(self, key: tuple[str, str]) -> Value:
@@ -368,11 +379,13 @@ def _read_file(config: Config, path: str) -> None:
     config.files.append(path)
     for section, body in table.items():
         if not isinstance(body, dict):
-            allowed = "], [".join((*KEYS, "apps"))
+            allowed = "], [".join((*KEYS, *TABLES))
             raise ConfigError(f"{path}: {section} = {body!r} is outside a section; allowed: [{allowed}]")
         for name, value in body.items():
             if section == "apps":
                 config.apps[name] = _app_class(path, name, value)
+            elif section == "prices":
+                config.prices[name] = _rates(path, name, value)
             else:
                 config.set(section, name, value, path)
 
@@ -430,6 +443,15 @@ def _app_class(path: str, name: str, value: object) -> str:
     if value not in SENSITIVITY_CLASSES:
         raise ConfigError(f"{path}: apps.{name} = {value!r} is not one of {', '.join(SENSITIVITY_CLASSES)}")
     return str(value)
+
+
+def _rates(path: str, name: str, value: object) -> Mapping[str, float]:
+    from slurm_pal.base.prices import parse
+
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise ConfigError(f"{path}: prices.{name}: {error}") from None
 
 
 def _from_text(variable: str, key: Key, text: str) -> Value:

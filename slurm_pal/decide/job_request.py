@@ -8,6 +8,7 @@ that a job is understood alike when it is submitted and while it waits.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 from slurm_pal.base import marks
@@ -41,6 +42,15 @@ def request_of(job: SlurmJob, own_req: str | None = None, own_exc: str | None = 
         options.pop("prefer", None)
     options |= {name: text for name, text in lists.items() if text}
     return _built(tuple(options.items()))
+
+
+def request_at(job: SlurmJob, changed: Mapping[str, str]) -> Request:
+    """The request that a job would be with other options of sbatch; "" takes one away. Never raises."""
+    options = options_of(job)
+    if isinstance(options, str):
+        return Request(leave=options)
+    kept = {name: text for name, text in {**options, **changed}.items() if text}
+    return _built(tuple(kept.items()))
 
 
 def own_range(job: SlurmJob) -> NodeRange | None:

@@ -48,6 +48,7 @@ def as_json(seen: TickResult) -> dict[str, Any]:
         "staying": [{"job_id": one.job_id, "why": one.why} for one in seen.decided.staying],
         "order": _order(seen.ordered),
         "loans": _loans(seen.lent),
+        "places": [change._asdict() for change in seen.placed],
         "elastic": [change._asdict() for change in seen.scaled.changes] if seen.scaled is not None else [],
         "moving": seen.moving,
         "calibration": round(seen.decided.calibration, 3),
@@ -132,6 +133,7 @@ def lines(seen: TickResult) -> list[str]:
     if told:
         text += ["", *columns(("JOBID", "PENDING", "LIST", "WHY"), [_wish_row(wish) for wish in told])]
     text += _loan_text(seen.lent) + _scale_text(seen.scaled)
+    text += [f"job {one.job_id} waits in its place {one.there} now: {one.why}" for one in seen.placed]
     text += _order_text(seen.ordered)
     if seen.decided.plan and seen.decided.plan.moves:
         rows = [

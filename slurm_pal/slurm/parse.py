@@ -253,6 +253,7 @@ def partition(line: str) -> Partition:
         job_factor=whole(pairs.get("PriorityJobFactor", ""), 1),
         preempt=value(pairs, "PreemptMode"),
         grace_s=whole(pairs.get("GraceTime", "")),
+        billing=value(pairs, "TRESBillingWeights"),
     )
 
 

@@ -13,7 +13,18 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.submit.options_table import LONG, NONE, REQUIRED, SAME, SHORT
 
-PAL_VALUES = ("class", "app", "policy", "checkpoint", "elastic", "elastic-partition", "elastic-hook", "fork")
+PAL_VALUES = (
+    "class",
+    "app",
+    "policy",
+    "checkpoint",
+    "elastic",
+    "elastic-partition",
+    "elastic-hook",
+    "fork",
+    "goal",
+    "alt",
+)
 PAL_OPTIONAL = ("movable", "observe")
 PAL_FLAGS = ("off", "dry-run", "explain", "json", "watch", "help")
 

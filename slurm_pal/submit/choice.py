@@ -39,6 +39,10 @@ its own, which come before `--` or the script name:
                      changed; SLURM_PAL_WORKERS is the new size
   --pal-fork N       up to N-1 copies of the job run on idle nodes, each at its own speed, and
                      its script has what they saved merged: see pal fork --help
+  --pal-goal GOAL    what decides between places that would do: time (the default), cost, or
+                     deadline=WHEN (18:00, 2026-12-01T18:00, now+8hours): the cheapest in time
+  --pal-alt NAME:OPTION=VALUE,...  one of several places that would do, each with partition=
+                     and est=, how long it runs there; PAL_ALT in the job says which it got
   --pal-observe[=S]  measure in the job's first S seconds how much it suffers from slow GPUs,
                      so that later jobs of its name need no class; 0: do not
   --pal-explain      explain on stderr what was decided, and why
@@ -53,8 +57,11 @@ In the script, before its first command:  #PAL class=A   or   #PAL app=resnet50
                                           #PAL observe
                                           #PAL elastic=2:6 elastic-partition=guest
                                           #PAL fork=5
+                                          #PAL goal=cost
+                                          #PAL alt=gpu:partition=a100,gres=gpu:1,est=20m
+                                          #PAL alt=cpu:partition=cpu,cpus=32,est=2h
 In the environment:  SLURM_PAL_CLASS=A  SLURM_PAL_MOVABLE=1  SLURM_PAL_CHECKPOINT=USR1
-                     SLURM_PAL_ELASTIC=2:6
+                     SLURM_PAL_ELASTIC=2:6  SLURM_PAL_GOAL=cost
 
 examples:
   palsub --pal-class A --gpus-per-node=4 train.sh
@@ -65,7 +72,8 @@ examples:
 OBSERVE_S = 300.0
 """How long a job is observed if its user asks for it and neither user nor site states a time."""
 DIRECTIVES = (
-    "class", "app", "movable", "checkpoint", "observe", "elastic", "elastic-partition", "elastic-hook", "fork",
+    "class", "app", "movable", "checkpoint", "observe", "elastic", "elastic-partition", "elastic-hook", "fork", "goal",
+    "alt",
 )  # fmt: skip
 """What may follow #PAL."""
 _MOST_DIGITS = 9
@@ -84,6 +92,8 @@ class Choice(NamedTuple):
     elastic_partition: str | None = None
     elastic_hook: str | None = None
     fork: str | None = None  # copies, or "on"
+    goal: str | None = None
+    alt: tuple[str, ...] = ()
     off: bool = False
     dry_run: bool = False
     explain: bool = False
@@ -125,7 +135,9 @@ def choice(line: CommandLine) -> Choice:
         sensitivity=wanted, app=values.get("app", ""), policy=policy, movable=lost_s,
         checkpoint=values.get("checkpoint", "").strip(), observe=observe, elastic=values.get("elastic"),
         elastic_partition=values.get("elastic-partition"), elastic_hook=values.get("elastic-hook"),
-        fork=values.get("fork"), off="off" in values, dry_run="dry-run" in values, explain="explain" in values,
+        fork=values.get("fork"), goal=values.get("goal"),
+        alt=tuple(value for name, value in line.pal if name == "alt"),
+        off="off" in values, dry_run="dry-run" in values, explain="explain" in values,
         json="json" in values, watch="watch" in values, help="help" in values,
     )  # fmt: skip
 

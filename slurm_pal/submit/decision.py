@@ -186,6 +186,8 @@ def render(made: Record) -> list[str]:
         lines.append(
             f"partition {made['steered']['partition']} of {own}: it ends soonest there, and holds up others least"
         )
+    if made.get("places"):
+        lines += _places(made["places"])
     if made["added"]:
         lines.append(f"added to sbatch: {' '.join(made['added'])}")
     if made.get("movable"):
@@ -238,6 +240,25 @@ def _elastic(wanted: Record) -> list[str]:
     else:
         lines.append(f"  the first by: {shlex.join(wanted['companion_argv'])}")
         lines += [f"  each other one may start {wanted['spacing_s']:g} s later"] if number > 1 else []
+    return lines
+
+
+def _places(shown: Record) -> list[str]:
+    """The places that a job had to choose from, as a table."""
+    until = ""
+    if shown["until_s"]:
+        until = f" {time.strftime('%Y-%m-%dT%H:%M', time.localtime(shown['until_s']))}"
+    lines = [f"goal {shown['goal']}{until}: {shown['chosen']}, since {shown['why']}"]
+    for row in shown["of"]:
+        where = row["name"] if row["name"] == row["partition"] else f"{row['name']} ({row['partition']})"
+        if row["refused"]:
+            lines.append(f"  {where}: not there: {row['refused']}")
+            continue
+        money = "price unknown" if row["cost"] is None else f"cost {row['cost']:g}"
+        lines.append(
+            f"  {where}: waits {_age(row['wait_s'])} ({row['wait_from']}), runs {_age(row['run_s'])} "
+            f"({row['run_from']}), {money}"
+        )
     return lines
 
 

@@ -8,7 +8,7 @@ import time
 
 from slurm_pal.base import marks, state
 from slurm_pal.base.config import ALWAYS, AUTO
-from slurm_pal.base.errors import DataError, SlurmError
+from slurm_pal.base.errors import DataError, SlurmError, one_line
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.base.light import NamedTuple, suppress
 from slurm_pal.decide import lease
@@ -29,15 +29,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from slurm_pal.base.config import Config
-    from slurm_pal.decide.case import Decision
+    from slurm_pal.decide.case import Decision, Settings
     from slurm_pal.slurm.client import Overview
     from slurm_pal.store.snapshot import Snapshot
+    from slurm_pal.submit.alternatives import Asking, Picked, Place, Wanted
     from slurm_pal.submit.asked import Asked
     from slurm_pal.submit.elastic import Elastic
 
 NOWHERE = "no job is sent to chosen nodes: no daemon takes node lists back, and {}; shown once a day"
 LAST_MARGIN_S = 60.0
 """A lease is taken back this long after submit.lease_max_s, whatever the job waits for."""
+LOOK_UP_S = 3.0
+"""What earlier jobs waited and ran is looked up in so long a time, or not at all."""
 
 
 class SteeredJob(NamedTuple):
@@ -57,12 +60,13 @@ class SubmissionPlan:
         self.parsable = False  # sbatch prints the bare job id
         self.word: list[str] = []  # for sbatch: what the job bears though nothing was chosen for it
         self.trouble = ""  # why nothing could be decided, if the user must know
+        self.place: Place | None = None  # where a job with several places goes
 
 
 def plan(
     line: CommandLine, chosen: Choice, script: Script | None, config: Config, known: Verdict,
     warnings: list[str], moving: Moving, sent: CommandLine, asked: Asked, at_s: float | None = None,
-    elastic: Elastic | None = None,
+    elastic: Elastic | None = None, wanted: Wanted | None = None,
 ) -> SubmissionPlan:  # fmt: skip
     """Decide about one submission. `warnings` gets what the user must know, one line each.
 
@@ -79,10 +83,15 @@ def plan(
         return _clearer(config, chosen, request, cluster, alive, overview, warnings)
 
     # A daemon finds our mark in the job's comment, and the user's own comment is not ours to change.
-    steers = alive and not (elastic or request.comment or request.soft_only) and len(request.partitions) > 1
-    name = job_name(line, script, os.environ) if steers else ""
-    scores, decided, clearer, steered = _decide(request, config, policy, known, clearer_for, now_s, asked, name)
-    added, mark = list(decided.added), ""
+    steers = alive and not (elastic or request.comment or request.soft_only or wanted) and len(request.partitions) > 1
+    name = job_name(line, script, os.environ) if steers or wanted else ""
+    places = _Places(wanted, line, script, config, name, warnings) if wanted else None
+    scores, decided, clearer, steered = _decide(
+        request, config, policy, known, clearer_for, now_s, asked, name if steers else "", places
+    )
+    picked = places.picked if places else None
+    request = picked.request if picked else request
+    added, mark = [*(picked.place.words if picked else ()), *decided.added], ""
     # Whoever looks at the job sees whose list it is; a lease guard also takes it back should the watcher be killed.
     if decided.lease_s and not request.comment:
         own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
@@ -101,6 +110,8 @@ def plan(
     nodes, named = own_nodes(request), origin(known)
     word = job_word(known.sensitivity, named, moving, open_mode, known.is_measured, nodes) if says else None
     workers = elastic.mark if elastic else None
+    if picked and alive and not (request.comment or request.soft_only):
+        workers = picked.mark
     added += _added(own, moving.movable, mark, word, warnings, workers)
     words = ["sbatch", *sent.before, *added, *sent.after]
     made = decision.record(
@@ -113,9 +124,11 @@ def plan(
         snapshot=_source(config, scores, now_s),
         warnings=warnings,
     ) | {"movable": moving._asdict() | {"open_mode": open_mode} if moving.movable else None}
+    made["places"] = picked.shown if picked else None
     made["steered"] = {"partition": steered.partition, "of": [*request.partitions]} if steered else None
     planned = SubmissionPlan(decided, made, words)
-    if (says and alive) or elastic:
+    planned.place = picked.place if picked else None
+    if (says and alive) or workers:
         plain = job_word(known.sensitivity, named, Moving(), nodes=nodes) if says and alive else None
         planned.word = _added(own, False, "", plain, [], workers)
     if isinstance(scores, DataError):
@@ -212,15 +225,17 @@ def _clearer(
 
 def _decide(
     request: Request, config: Config, policy: str, known: Verdict, clearer_for: Callable[[Overview], str],
-    now_s: float, asked: Asked, name: str,
+    now_s: float, asked: Asked, name: str, places: _Places | None,
 ) -> tuple[Snapshot | DataError | None, Decision, str, SteeredJob | None]:  # fmt: skip
     """Ask Slurm; meanwhile import the code that decides and read the snapshot. Also who takes a lease back, and the
     partition where the job of this name belongs ("": it is not to be steered)."""
-    if request.leave or request.shape is None:
+    if places is None and (request.leave or request.shape is None):
         from slurm_pal.decide.case import Decision
 
         return None, Decision("none", f"left to Slurm: {request.leave or 'the job asks for no GPU'}"), "", None
     asked.begin(bool(request.reservation))
+    if places:
+        places.ask()
     from slurm_pal.decide.case import Decision, settings_of
     from slurm_pal.decide.decide import decide
     from slurm_pal.store import snapshot as snapshots
@@ -237,14 +252,76 @@ def _decide(
         if isinstance(found, DataError):
             raise found from None  # the direct cause, which the user can fix
         raise
+    settings, measured = settings_of(config, policy), known.is_measured
+    if places:
+        request = places.chosen(request, overview, found, known, settings, now_s)
+        if request.leave or request.shape is None:
+            return found, Decision("none", f"left to Slurm: {request.leave or 'the job asks for no GPU'}"), "", None
     if isinstance(found, DataError):
         return found, Decision("none", f"left to Slurm: {found}"), "", None
-    clearer, settings, measured = clearer_for(overview), settings_of(config, policy), known.is_measured
+    clearer = clearer_for(overview)
     steered = _steered(request, config, overview, name, known.sensitivity, now_s) if name else None
     if steered:
         request = request._replace(partitions=(steered.partition,))
     made = decide(request, overview, found, known.sensitivity, settings, clearer, now_s, measured=measured)
     return found, made, clearer, steered
+
+
+class _Places:
+    """The choice between places: Slurm is asked about all of them while it answers the large question."""
+
+    def __init__(
+        self, wanted: Wanted, line: CommandLine, script: Script | None, config: Config, name: str, warnings: list[str]
+    ) -> None:
+        self._wanted, self._line, self._script, self._config = wanted, line, script, config
+        self._name, self._warnings = name, warnings
+        self._asking: Asking | None = None
+        self.picked: Picked | None = None
+
+    def ask(self) -> None:
+        """Begin to ask. What earlier jobs waited and ran is looked up meanwhile. Never raises."""
+        from slurm_pal.submit import place_history
+        from slurm_pal.submit.alternatives import Asking
+        from slurm_pal.submit.processes import runner
+
+        try:
+            self._asking = Asking(self._wanted, self._line, self._script)
+            place_history.settle(runner(LOOK_UP_S))
+        except (SlurmError, OSError) as error:
+            self._warnings.append(f"the choice of places: {one_line(error)}")
+
+    def chosen(
+        self, request: Request, overview: Overview, scores: Snapshot | DataError, known: Verdict, settings: Settings,
+        now_s: float,
+    ) -> Request:  # fmt: skip
+        """The request in the place chosen; the one given where nothing can be chosen. Never raises."""
+        from slurm_pal.decide.decide import decide
+        from slurm_pal.submit import alternatives
+        from slurm_pal.submit.market import read
+
+        if self._asking is None:
+            return request
+
+        def slowdown(there: Request) -> float:
+            if isinstance(scores, DataError) or there.leave:
+                return 1.0
+            offer = decide(there, overview, scores, known.sensitivity, settings, "", now_s, 0).chosen
+            return offer.product if offer else 1.0
+
+        market = read(self._config.snapshot_path, now_s)
+        shape = request.shape
+        sizes = market.speeds.get(self._name.strip().lower(), {}) if market and shape else {}
+        speeds = {name: told[0] for name, told in sizes.get(shape.total if shape else 0, {}).items()}
+        try:
+            self.picked = alternatives.pick(
+                self._wanted, self._asking, self._line, self._script, self._config, overview, self._name, speeds,
+                slowdown, settings.expected_run_s, now_s, self._warnings,
+            )  # fmt: skip
+        except SlurmError as error:
+            self._warnings.append(f"no place was chosen: {one_line(error)}")
+        finally:
+            self._asking.end()
+        return self.picked.request if self.picked else request
 
 
 def _steered(
@@ -303,9 +380,21 @@ def submitted(planned: SubmissionPlan, job_id: int) -> list[str]:
             said.append(_take_back(planned.lease, job_id, error))
     try:
         decision.save(planned.made)
+        if planned.made.get("places"):
+            _remember(planned.made, job_id)
     except OSError as error:
         planned.made["unsaved"] = error.strerror
     return said
+
+
+def _remember(made: decision.Record, job_id: int) -> None:
+    """What was planned for a job with several places, for its user's next one. Raises OSError."""
+    from slurm_pal.submit import place_history
+
+    shown = made["places"]
+    row = next(row for row in shown["of"] if row["name"] == shown["chosen"])
+    key = place_history.key_of(shown["job_name"])
+    place_history.add(place_history.Ran(job_id, key, row["name"], row["partition"], row["planned_s"], made["made_s"]))
 
 
 def accompanied(planned: SubmissionPlan, base: int, made: Sequence[int], trouble: str) -> list[str]:

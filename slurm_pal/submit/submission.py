@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_line
 from slurm_pal.base.light import signal, suppress
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slurm_pal.base.config import Config
+    from slurm_pal.submit.alternatives import Wanted
     from slurm_pal.submit.asked import Asked
     from slurm_pal.submit.elastic import Elastic
     from slurm_pal.submit.planner import SubmissionPlan
@@ -104,6 +106,7 @@ class Submission:
         self._wrapper = ""  # the file that sbatch gets instead of the script
         self._script: Script | None = None
         self._elastic: Elastic | None = None
+        self._wanted: Wanted | None = None  # what there is to choose from, if anything
         self._again_line = line  # if sbatch refuses the words that we add
 
     @property
@@ -140,7 +143,8 @@ class Submission:
         if self._choice.dry_run:
             return self._dry_run(planned)
         if planned.trouble:
-            warn(f"submitted {'without placement' if self._elastic else 'as plain sbatch'}: {planned.trouble}")
+            how = "without placement" if self._elastic or planned.place else "as plain sbatch"
+            warn(f"submitted {how}: {planned.trouble}")
         try:
             return self._submit(planned)
         except run_sbatch.NotStarted as error:
@@ -200,21 +204,24 @@ class Submission:
         self._script = script
         self._shelter(script, config)
         self._grow(script, config)
+        self._alternate(script, config)
         known = verdict(stated, self._line, script, config, os.environ)
         moves = self._moving(script)
-        sent, changed, seconds = self._observe(script, config)
+        named = self._named(script)
+        sent, changed, seconds = self._observe(named, config)
         if moves.checkpoint or self._elastic:
             moves, sent = self._wrap(moves, sent, changed)
         if self._elastic:
             self._again_line = sent
-        elif seconds and not moves.checkpoint:
+        elif (seconds or named is not script) and not moves.checkpoint:
             sent, seconds = self._send(sent, changed, seconds)
         from slurm_pal.submit.planner import plan, prepare
 
         planned = plan(
             self._line, self._choice, script, config, known, self._warnings, moves, self._sheltered(sent),
-            self._asked, elastic=self._elastic,
+            self._asked, elastic=self._elastic, wanted=self._wanted,
         )  # fmt: skip
+        self._choose(planned)
         planned.made["observed_s"] = seconds
         if self._elastic:
             planned.made["elastic"] = self._elastic.shown(self._line)
@@ -277,6 +284,48 @@ class Submission:
                 self._elastic, self._line = elastic.checked(wanted, self._line, os.environ, script)
         except UsageError as error:
             raise _Typo(str(error)) from None
+
+    def _alternate(self, script: Script | None, config: Config) -> None:
+        """What the job has to choose from. Raises _Typo."""
+        chosen, directives = self._choice, script.pal if script else ()
+        stated = chosen.goal is not None or chosen.alt or variable(os.environ, "GOAL") is not None
+        stated = stated or any(name in ("goal", "alt") for name, _ in directives)
+        if not stated and config.text("submit", "goal") == "time":
+            return
+        from slurm_pal.submit import alternatives
+
+        try:
+            wanted = alternatives.wanted(
+                chosen, os.environ, self._line, script, config, time.time(), self._warnings
+            )  # fmt: skip
+        except UsageError as error:
+            raise _Typo(str(error)) from None
+        if wanted and self._elastic:
+            self._warnings.append("an elastic job has no choice of places: its goal and alternatives are ignored")
+            wanted = None
+        self._wanted = wanted
+
+    def _named(self, script: Script | None) -> Script | None:
+        """The script with PAL_ALT set in it, where a shell runs it."""
+        if script is None or not (self._wanted and self._wanted.declared):
+            return script
+        from slurm_pal.submit import alternatives
+        from slurm_pal.submit.checkpoint import CannotWrap
+
+        try:
+            return script._replace(body=alternatives.with_name(script.body, self._wanted))
+        except CannotWrap:  # sbatch hands the variable on, unless --export says otherwise
+            return script
+
+    def _choose(self, planned: SubmissionPlan) -> None:
+        """The options of the place chosen are as good as typed by the user, also if sbatch refuses our other words."""
+        if planned.place is None or self._wanted is None:
+            return
+        from slurm_pal.submit.alternatives import line_for
+
+        self._again_line = line_for(self._again_line, planned.place)
+        if self._wanted.declared:
+            os.environ["PAL_ALT"] = planned.place.name
 
     def _wants_elastic(self, script: Script | None) -> bool:
         chosen = self._choice

@@ -33,6 +33,7 @@ from slurm_pal.moves.planning import to_move
 from slurm_pal.partitions import sharing
 from slurm_pal.partitions.published import publish
 from slurm_pal.pending import head
+from slurm_pal.pending.places import PlaceChange
 from slurm_pal.pending.retarget import Wish, WishAction, over
 from slurm_pal.publisher.observed import collector
 from slurm_pal.publisher.publication import LATEST_S, Publication, Publisher
@@ -40,6 +41,7 @@ from slurm_pal.slurm.client import AGAIN_S, LAST_S, Overview, SlurmClient
 from slurm_pal.slurm.counted import Counts
 from slurm_pal.slurm.diag import busy
 from slurm_pal.tick import levers, metrics
+from slurm_pal.tick.choosing import Choosing
 from slurm_pal.tick.deciding import Decided, Decider
 from slurm_pal.tick.intake import Intake
 from slurm_pal.tick.keeping import Keeper, NotedDecider
@@ -79,6 +81,7 @@ class TickResult(NamedTuple):
     ordered: Ordered | None = None  # about the order of the queue
     lent: Lent | None = None  # about the nodes of owners
     scaled: Scaled | None = None  # about elastic jobs
+    placed: tuple[PlaceChange, ...] = ()  # jobs that change between the places that their users named
 
 
 class Tick:
@@ -111,6 +114,7 @@ class Tick:
         self._ordering = Ordering(config, client, journal, role, log, stays=not last)
         self._lending = Lending(config, client, journal, role, log, site, appends, timing.sleep)
         self._elastic = Elastic(config, client, journal, role, log)
+        self._choosing = Choosing(config, client, role, log)
         self._observers = collector(config, bool(publisher)) if publisher or role.name != "slurm-user" else None
         self._trouble: list[str] = []
         self._aside = Aside(self._report_fault)
@@ -170,8 +174,16 @@ class Tick:
         ordered = self._each(lambda seen: self._ordering.decide(seen, now_s, self._moving()), every, None)
         self._trouble += ordered.trouble if ordered is not None else ()
         scaled = self._each(lambda seen: self._elastic.decide(as_lent(seen, lent), lent, now_s), every, None)
+        nothing: list[PlaceChange] = []
+        placed = self._each(
+            lambda seen: self._choosing.decide(as_lent(seen, lent), ours | shared | self._moving(), now_s),
+            every,
+            nothing,
+        )
         overview = self._aside.without(every)
         if self._act:
+            if placed and not paused:
+                self._trouble += self._try(lambda: self._choosing.carry_out(placed, now_s), [])
             if lent is not None:
                 self._lend(lent, bool(paused), now_s)
             else:
@@ -193,6 +205,7 @@ class Tick:
         seen = TickResult(
             now_s, self._act, paused, query_s, self._counted.queries - queries, self._counted.orders - orders, ingested,
             published, decided, moving, tuple(dict.fromkeys(self._trouble)), ordered, lent, scaled,
+            tuple(placed),
         )  # fmt: skip
         if self._act:
             self._try(lambda: self._measure(seen, self._monotonic() - started), None)

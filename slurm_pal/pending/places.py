@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""Choose again, for pending jobs with several places: pure, by the sum of `decide/alternatives.py`.
+
+A job changes its place only for one where it can start now: how long it would wait in another queue nobody knows. So
+it loses nothing by the change, and starts with the next pass of Slurm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from slurm_pal.base import marks
+from slurm_pal.base.cluster import Node
+from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.prices import Prices, Usage
+from slurm_pal.decide import place_mark, steering
+from slurm_pal.decide.alternatives import Alternative, best, worth_changing
+from slurm_pal.decide.job_request import request_at
+from slurm_pal.decide.place_mark import NO_GPUS, MarkedPlace, PlaceMark
+from slurm_pal.decide.request import Request
+from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.states import usable
+
+AGAIN_S = 300.0
+"""A place that was chosen stands for so long."""
+_WAITS = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes_required_for_job")
+
+
+class PlaceChange(NamedTuple):
+    """A job that is to wait, and at once start, somewhere else."""
+
+    job_id: int
+    fields: Mapping[str, str]  # for scontrol update
+    there: str  # name of the place
+    why: str
+
+
+def changes(
+    overview: Overview, barred: Collection[int], prices: Prices, run_share: float, now_s: float
+) -> list[PlaceChange]:
+    """What to change now, at most one job for each partition: the next tick sees what is free after it.
+
+    `barred` are jobs that something else looks after; `run_share` is the share of its limit that a running job uses.
+    """
+    found: list[PlaceChange] = []
+    taken: set[str] = set()
+    waiting = [job for job in overview.jobs if job.state == "PENDING" and job.job_id not in barred]
+    for job in sorted(waiting, key=lambda job: job.rank):
+        mark = place_mark.read(job)
+        fixed = job.req_nodes or job.exc_nodes or job.array_job_id is not None
+        if mark is None or fixed or not job.waits_for_nodes or now_s - mark.at_s < AGAIN_S:
+            continue
+        change = _change(job, mark, overview, taken, prices, run_share, now_s)
+        if change is not None:
+            found.append(change)
+            taken.add(change.fields["Partition"])
+    return found
+
+
+def _change(
+    job: SlurmJob, mark: PlaceMark, overview: Overview, taken: Collection[str], prices: Prices, run_share: float,
+    now_s: float,
+) -> PlaceChange | None:  # fmt: skip
+    by_name = {place.name: place for place in mark.places}
+    here = by_name[mark.chosen]
+    if job.partition != here.partition:  # somebody has changed it since
+        return None
+    open_places = [
+        place
+        for place in mark.places
+        if place.name != mark.chosen
+        and place.partition not in taken
+        and (place.cpus or mark.cpus) >= mark.cpus
+        and not _queued(overview, place.partition, job.job_id)
+        and _fits_now(overview, _request(job, mark, place), place.partition)
+    ]
+    if not open_places:
+        return None
+    waits = [Alternative(here.name, here.partition, _wait_s(job, run_share, now_s), float(here.run_s), None)]
+    waits += [Alternative(place.name, place.partition, 0.0, float(place.run_s), None) for place in open_places]
+    rows = [
+        row._replace(per_hour=prices.per_hour(row.partition, _usage(_request(job, mark, by_name[row.name]))))
+        for row in waits
+    ]
+    chosen = best(rows, mark.goal, now_s)
+    there = rows[chosen.at]
+    if chosen.at == 0 or not worth_changing(rows[0], there, mark.goal, now_s):
+        return None
+    place = by_name[there.name]
+    fields = _fields(job, mark, place, now_s)
+    return PlaceChange(job.job_id, fields, place.name, chosen.why) if fields else None
+
+
+def _wait_s(job: SlurmJob, run_share: float, now_s: float) -> float:
+    """How long it may still wait where it is: by Slurm's plan, in which running jobs use their whole limits, else as
+    long as it has waited."""
+    if job.start_s > now_s:
+        return run_share * (job.start_s - now_s)
+    return max(0.0, now_s - max(job.submit_s, job.eligible_s))
+
+
+def _queued(overview: Overview, partition: str, but: int) -> bool:
+    """Whether some job waits for nodes of this partition: it comes first."""
+    rows = [(job.partition, job.reason) for job in overview.jobs if job.state == "PENDING" and job.job_id != but]
+    return any(
+        partition in names.split(",") and reason.startswith(_WAITS) for names, reason in (*rows, *overview.queued)
+    )
+
+
+def _request(job: SlurmJob, mark: PlaceMark, place: MarkedPlace) -> Request:
+    changed = {"partition": place.partition, "nodelist": "", "exclude": ""}
+    if place.gres == NO_GPUS:
+        changed |= dict.fromkeys(("gres", "gpus", "gpus-per-node", "gpus-per-task"), "")
+    elif place.gres:
+        changed["gres"] = place.gres
+    if place.cpus:
+        changed["cpus-per-task"] = str(max(mark.cpus, place.cpus))
+    if place.time:
+        changed["time"] = place.time
+    return request_at(job, changed)
+
+
+def _fits_now(overview: Overview, request: Request, partition: str) -> bool:
+    if request.leave or request.reservation or request.req_nodes:
+        return False
+    if request.shape is not None:
+        return steering.places(overview, request).get(partition, False)
+    up = [one for one in overview.partitions if one.name == partition and one.up]
+    if not up or (up[0].max_time_s is not None and (request.time_limit_s or 0) > up[0].max_time_s):
+        return False
+    inside = set(up[0].nodes)
+    fitting = [node for node in overview.nodes if node.name in inside and _holds(node, request)]
+    return len(fitting) >= request.nodes_min and not request.constraint and not request.others
+
+
+def _holds(node: Node, request: Request) -> bool:
+    """Whether what one node has to give a job without GPUs is free there now."""
+    tasks = -(-max(1, request.tasks) // max(1, request.nodes_min))
+    cpus = tasks * max(1, request.cpus_per_task)
+    memory_mib = request.mem_per_node_mib or request.mem_per_cpu_mib * cpus
+    free = node.cpus - node.cpus_used >= cpus and node.memory_mib - node.memory_used_mib >= memory_mib
+    return free and usable(node.states) and not (request.empty_nodes and node.cpus_used)
+
+
+def _usage(request: Request) -> Usage:
+    gpus = request.shape.total if request.shape else 0
+    cpus = max(1, request.tasks) * max(1, request.cpus_per_task)
+    kind = request.shape.gpu_type if request.shape else ""
+    memory_mib = (request.mem_per_node_mib or 0) * request.nodes_min or request.mem_per_cpu_mib * cpus
+    return Usage(gpus, cpus, memory_mib / 1024.0, request.nodes_min, kind)
+
+
+def _fields(job: SlurmJob, mark: PlaceMark, place: MarkedPlace, now_s: float) -> dict[str, str]:
+    """The update, {} where the job's comment has no room for the mark."""
+    comment = marks.put(job.comment, place_mark.pairs_of(mark._replace(chosen=place.name, at_s=now_s)))
+    if comment is None:
+        return {}
+    found = {"Partition": place.partition}
+    if place.gres == NO_GPUS:
+        found["TresPerNode"] = ""
+    elif place.gres:
+        found["Gres"] = place.gres
+    if place.cpus:
+        found["NumCPUs"] = str(max(mark.cpus, place.cpus))
+    if place.time:
+        found["TimeLimit"] = place.time
+    return {**found, "Comment": comment}

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: MIT
+"""Which of several places a new job should take: its user's alternatives (#PAL alt=), or its partitions by a goal.
+
+Slurm itself says when the job would start in each (sbatch --test-only), which earlier waits of this user correct; how
+long it runs there the user says, until three earlier runs do. The choice is `decide/alternatives.py`. Without an
+answer the job is submitted as its script says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence, Set
+
+from slurm_pal.base import prices as price_list
+from slurm_pal.base.errors import DataError, UsageError
+from slurm_pal.base.light import Any, NamedTuple
+from slurm_pal.decide import alternatives as places
+from slurm_pal.decide.alternatives import Alternative, Goal
+from slurm_pal.decide.place_mark import MarkedPlace, PlaceMark, pairs_of
+from slurm_pal.decide.request import Conflict, Request
+from slurm_pal.decide.steering import places as places_now
+from slurm_pal.slurm.parse import seconds, unix_s
+from slurm_pal.submit import place_history
+from slurm_pal.submit.argv import CommandLine, Option
+from slurm_pal.submit.choice import Choice, variable
+from slurm_pal.submit.options import build, merge
+from slurm_pal.submit.processes import runner
+from slurm_pal.submit.script import Script
+
+TYPE_CHECKING = False  # typing's own constant costs the import of typing
+if TYPE_CHECKING:
+    from slurm_pal.base.config import Config
+    from slurm_pal.slurm.client import Overview
+
+OPTIONS = {
+    "partition": "partition", "gres": "gres", "gpus": "gpus", "gpus-per-node": "gpus-per-node",
+    "cpus": "cpus-per-task", "cpus-per-task": "cpus-per-task", "ntasks": "ntasks", "nodes": "nodes", "mem": "mem",
+    "time": "time", "constraint": "constraint", "qos": "qos", "account": "account",
+}  # fmt: skip
+"""What an alternative may say -> sbatch's option."""
+CHANGEABLE = frozenset({"partition", "gres", "cpus-per-task", "time"})
+"""What a tick can change of a pending job."""
+MOST = 8
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+_VALUE = re.compile(r"[A-Za-z0-9_.:+@%\[\]|&*()/-]+")
+_STARTS = re.compile(r"to start at (\S+) ")
+_ASK_S = 5.0
+_GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+
+
+class Place(NamedTuple):
+    """One place as it would be submitted."""
+
+    name: str
+    partition: str
+    options: tuple[Option, ...]  # for sbatch, in force instead of the script's
+    est_s: float = 0.0  # how long the user expects it to run there; 0: not said
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """For sbatch's command line, after the user's own."""
+        return tuple(f"--{name}={value}" for name, value in self.options)
+
+
+class Wanted(NamedTuple):
+    """What there is to choose from, and for what."""
+
+    goal: Goal
+    places: tuple[Place, ...]
+    declared: bool  # by the user, as alternatives
+
+
+class Picked(NamedTuple):
+    """The place chosen."""
+
+    place: Place
+    request: Request
+    shown: dict[str, Any]  # for the record
+    mark: dict[str, str] | None  # by which a tick chooses again (decide/place_mark.py)
+
+
+def wanted(
+    chosen: Choice, environment: Mapping[str, str], line: CommandLine, script: Script | None, config: Config,
+    now_s: float, warnings: list[str],
+) -> Wanted | None:  # fmt: skip
+    """What is to be chosen, None where nothing is. Raises UsageError for a wrong word on the command line.
+
+    A wrong word elsewhere is reported, and nothing is chosen.
+    """
+    directives = script.pal if script else ()
+    try:
+        goal, stated = _goal(chosen, environment, directives, config, now_s)
+    except UsageError as error:
+        if chosen.goal is not None:
+            raise UsageError(f"--pal-goal {error}") from None
+        warnings.append(f"the goal {error}: ignored")
+        goal, stated = Goal(), False
+    told = chosen.alt or tuple(value for key, value in directives if key == "alt")
+    if told:
+        try:
+            return _declared(told, line, script, environment, goal, warnings)
+        except UsageError as error:
+            if chosen.alt:
+                raise UsageError(f"--pal-alt {error}") from None
+            warnings.append(f"#PAL alt={error}: all alternatives are ignored")
+            return None
+    if goal.kind == places.TIME and not stated:
+        return None
+    try:
+        merged = merge(line, environment, script)
+    except Conflict:
+        return None
+    names = tuple(dict.fromkeys(filter(None, merged.get("partition", "").split(","))))
+    if len(names) < 2:
+        if stated and goal.kind != places.TIME:
+            warnings.append(
+                f"the goal {goal.word} has nothing to choose from: name several partitions, or use #PAL alt="
+            )
+        return None
+    return Wanted(goal, tuple(Place(name, name, (("partition", name),)) for name in names), False)
+
+
+def _goal(
+    chosen: Choice, environment: Mapping[str, str], directives: Sequence[Option], config: Config, now_s: float
+) -> tuple[Goal, bool]:
+    """The goal, and whether the user or the site has stated one beyond the default. Raises UsageError."""
+    said = (chosen.goal, dict(directives).get("goal"), variable(environment, "GOAL"))
+    text = next((one for one in said if one is not None), None)
+    if text is not None:
+        return places.goal_of(text, now_s), True
+    return Goal(config.text("submit", "goal")), config.origin("submit", "goal") != "default"
+
+
+def parse(text: str) -> Place:
+    """One alternative, like `gpu:partition=a100,gres=gpu:1,est=20m`. Raises UsageError."""
+    name, colon, rest = text.partition(":")
+    if not colon or not _NAME.fullmatch(name):
+        raise UsageError(f"{text!r} does not begin with a name and a colon, like gpu:partition=a100,gres=gpu:1,est=20m")
+    found: dict[str, str] = {}
+    est_s = 0.0
+    for part in rest.split(","):
+        key, sign, value = part.partition("=")
+        if key == "est":
+            est_s = places.duration_s(value) or float(seconds(value) or 0 if ":" in value or "-" in value else 0)
+            if est_s <= 0:
+                raise UsageError(f"{text!r}: est={value} is not a time like 90 (s), 20m, 2h or 1-12:00:00")
+        elif not sign or key not in OPTIONS:
+            raise UsageError(f"{text!r}: {part!r} is not one of {', '.join(OPTIONS)}, est, with = and a value")
+        elif not _VALUE.fullmatch(value):
+            raise UsageError(f"{text!r}: {part!r} has a character that no such option has")
+        else:
+            found[OPTIONS[key]] = value
+    if "partition" not in found or not est_s:
+        raise UsageError(f"{text!r} lacks {'partition' if est_s else 'est'}=: each alternative needs both")
+    return Place(name, found["partition"], tuple(found.items()), est_s)
+
+
+def _declared(
+    told: Sequence[str], line: CommandLine, script: Script | None, environment: Mapping[str, str], goal: Goal,
+    warnings: list[str],
+) -> Wanted | None:  # fmt: skip
+    """Raises UsageError."""
+    found = [parse(text) for text in told]
+    for what, names in (("name", [one.name for one in found]), ("partition", [one.partition for one in found])):
+        if len(set(names)) < len(names):
+            raise UsageError(f"{max(names, key=names.count)!r} is the {what} of two alternatives: each needs its own")
+    if len(found) > MOST:
+        raise UsageError(f"{len(found)} alternatives are more than {MOST}")
+    typed = dict(line.options)
+    kept = [one for one in found if all(typed.get(name, value) == value for name, value in one.options)]
+    if len(kept) < len(found):
+        gone = ", ".join(one.name for one in found if one not in kept)
+        warnings.append(f"left out, since the command line says something else: {gone}")
+    if not kept:
+        return None
+    try:
+        asked = merge(line, environment, script)
+    except Conflict as reason:
+        warnings.append(f"no alternative is chosen: {reason}")
+        return None
+    return Wanted(goal, tuple(_without_gpus(one, asked) for one in kept), True)
+
+
+def _without_gpus(place: Place, asked: Mapping[str, str]) -> Place:
+    """An alternative that names no GPUs gets none, whatever the script's own lines ask for."""
+    if any(name in _GPUS for name, _ in place.options):
+        own = {name for name, _ in place.options}
+        extra = [("gres", "none")] if "gres" in asked and "gres" not in own else []
+        extra += [("gpus", "0")] if "gpus" in asked and "gpus" not in own else []
+        return place._replace(options=(*place.options, *extra))
+    extra = [("gres", "none")] if "gpu" in asked.get("gres", "") else []
+    extra += [(name, "0") for name in _GPUS[1:] if name in asked]
+    return place._replace(options=(*place.options, *extra))
+
+
+def line_for(line: CommandLine, place: Place) -> CommandLine:
+    """The command line with the options of a place in force."""
+    return line._replace(options=(*line.options, *place.options), before=(*line.before, *place.words))
+
+
+# -- choosing -------------------------------------------------------------------------------
+
+
+class Asking:
+    """When Slurm would start the job in each place: asked all at once, read when wanted."""
+
+    def __init__(self, wanted: Wanted, line: CommandLine, script: Script | None) -> None:
+        """Raises SlurmError where sbatch cannot be started."""
+        self._run = runner(_ASK_S)
+        names = ",".join(place.partition for place in wanted.places)
+        self._queue = self._run.start(["squeue", "-h", "-t", "PD", "-p", names, "-o", "%P"], "")
+        stdin = "" if line.script is not None or line.has("wrap") else _stub(script)
+        self._answers = [
+            self._run.start(
+                ["sbatch", "--test-only", *line.before, *place.words, *line.after], stdin, dict(os.environ)
+            )
+            for place in wanted.places
+        ]  # fmt: skip
+
+    def starts(self) -> list[tuple[float, str]]:
+        """Of each place: the start as Unix s, or 0 and why Slurm would not take it. Raises SlurmError."""
+        return [_start(answer()) for answer in self._answers]
+
+    def queued(self) -> frozenset[str]:
+        """Partitions in which some job waits. Raises SlurmError."""
+        return frozenset(name for line in self._queue().stdout.split() for name in line.split(","))
+
+    def end(self) -> None:
+        """The answers are no longer wanted."""
+        self._run.end()
+
+
+def _stub(script: Script | None) -> str:
+    """The directives of a script that comes by stdin: sbatch tests only what it asks for."""
+    lines = script.body.split(b"\n") if script else []
+    kept = [os.fsdecode(line) for line in lines if line.startswith(b"#SBATCH")]
+    return "\n".join(["#!/bin/sh", *kept, ":", ""])[:32768]
+
+
+def _start(done: Any) -> tuple[float, str]:
+    match = _STARTS.search(done.stderr)
+    at_s = unix_s(match[1]) if match else 0.0
+    if done.returncode or not at_s:
+        said = [text.strip() for text in done.stderr.splitlines() if text.strip()]
+        return 0.0, (said[-1].removeprefix("sbatch: ").removeprefix("error: ") if said else "sbatch said nothing")
+    return at_s, ""
+
+
+def pick(
+    wanted: Wanted, asking: Asking, line: CommandLine, script: Script | None, config: Config, overview: Overview,
+    name: str, speeds: Mapping[str, float], slowdown: Any, default_run_s: float, now_s: float, warnings: list[str],
+) -> Picked | None:  # fmt: skip
+    """The place by the goal, None where Slurm would take the job in none of them.
+
+    `name` is the job's, for what earlier runs took; `speeds` partition -> throughput, where known; `slowdown` gives for
+    a request the slowdown x locality of the GPUs that it would get now, or 1.0. Raises SlurmError.
+    """
+    starts, queued = asking.starts(), asking.queued()
+    known = place_history.read()
+    prices = current_prices(config, overview, now_s, warnings)
+    rows: list[dict[str, Any]] = []
+    could: list[tuple[Place, Request, Alternative, dict[str, Any]]] = []
+    for place, (at_s, refused) in zip(wanted.places, starts, strict=True):
+        request = build(line_for(line, place), os.environ, script)
+        row: dict[str, Any] = {"name": place.name, "partition": place.partition, "refused": refused}
+        rows.append(row)
+        if refused:
+            continue
+        if free_now(overview, request, place.partition, queued):
+            wait_s, waits_by = 0.0, "free, and nobody waits there"
+        else:
+            wait_s, waits_by = place_history.corrected(known, place.partition, max(0.0, at_s - now_s))
+        seen_s = place_history.run_s(known, name, place.name) if wanted.declared else None
+        base_s = seen_s or place.est_s or _limited(default_run_s, request, config)
+        speed = speeds.get(place.partition, 0.0)
+        if not place.est_s and speed > 0:  # the limit holds in the slowest of them
+            slowest = min(value for value in speeds.values() if value > 0)
+            base_s *= slowest / speed
+        run_s = base_s * (slowdown(request) if not seen_s and request.shape else 1.0)
+        one = Alternative(place.name, place.partition, wait_s, run_s, prices.per_hour(place.partition, usage(request)))
+        row |= {
+            "planned_s": round(max(0.0, at_s - now_s)), "wait_s": round(wait_s), "wait_from": waits_by,
+            "run_s": round(run_s), "run_from": "earlier runs" if seen_s else "est" if place.est_s else "time limit",
+            "stage_in_s": 0, "cost": None if one.per_hour is None else round(one.cost, 4),
+        }  # fmt: skip
+        could.append((place, request, one, row))
+    if not could:
+        return None
+    made = places.best([one for _, _, one, _ in could], wanted.goal, now_s)
+    place, request, _, row = could[made.at]
+    until_s = wanted.goal.until_s if wanted.goal.kind == places.DEADLINE else None
+    shown = {
+        "goal": wanted.goal.kind, "until_s": until_s, "chosen": place.name, "why": made.why,
+        "declared": wanted.declared, "of": rows, "job_name": name,
+    }  # fmt: skip
+    count = any("cpus-per-task" in dict(one.options) for one in wanted.places)
+    marked = [_marked(one, row, max(1, there.cpus_per_task) if count else 0) for one, there, _, row in could]
+    return Picked(place, request, shown, _mark(wanted, marked, place, request, script, now_s))
+
+
+def _marked(place: Place, row: Mapping[str, Any], cpus: int) -> MarkedPlace | None:
+    """The place, None where a pending job cannot be changed to it."""
+    options = dict(place.options)
+    if not options.keys() <= CHANGEABLE:
+        return None
+    return MarkedPlace(
+        place.name, place.partition, options.get("gres", ""), cpus, options.get("time", ""), row["run_s"]
+    )
+
+
+def _mark(
+    wanted: Wanted, marked: Sequence[MarkedPlace | None], place: Place, request: Request, script: Script | None,
+    now_s: float,
+) -> dict[str, str] | None:  # fmt: skip
+    """None where no tick can choose again, or the job could not learn what was chosen."""
+    kept = tuple(one for one in marked if one is not None)
+    told = not wanted.declared or (script is not None and runs_in_shell(script.body))
+    one_task = request.tasks == 1 or not any(one.cpus for one in kept)
+    if not told or not one_task or len(kept) < 2 or place.name not in [one.name for one in kept]:
+        return None
+    return pairs_of(PlaceMark(place.name, wanted.goal, now_s, max(1, request.cpus_per_task), kept)) or None
+
+
+def free_now(overview: Overview, request: Request, partition: str, queued: Set[str]) -> bool:
+    """Whether a job with GPUs would start there at once. For each job that waits Slurm's plan adds half of its limit,
+    also where there is room for all."""
+    if request.leave or request.shape is None or not places_now(overview, request).get(partition):
+        return False
+    return partition not in queued
+
+
+def _limited(default_run_s: float, request: Request, config: Config) -> float:
+    limit_s = request.time_limit_s
+    return limit_s * config.number("submit", "expected_run_share") if limit_s else default_run_s
+
+
+def usage(request: Request) -> price_list.Usage:
+    """What the job would hold, as far as its request says."""
+    shape, tasks = request.shape, max(1, request.tasks)
+    gpus = shape.total if shape else 0
+    cpus = max(tasks * max(1, request.cpus_per_task), gpus * request.cpus_per_gpu)
+    nodes = (shape.nodes if shape and shape.nodes else request.nodes_min) or 1
+    memory_mib = max(
+        (request.mem_per_node_mib or 0) * nodes, request.mem_per_cpu_mib * cpus, request.mem_per_gpu_mib * gpus
+    )
+    return price_list.Usage(gpus, cpus, memory_mib / 1024.0, nodes, shape.gpu_type if shape else "")
+
+
+def current_prices(config: Config, overview: Overview, now_s: float, warnings: list[str]) -> price_list.Prices:
+    """What hours cost now. A live file that cannot be used is reported, and the constants count."""
+    path, rows = config.text("submit", "prices"), {}
+    if path:
+        from slurm_pal.base.files import read_trusted
+
+        try:
+            rows = price_list.live(path, read_trusted(path).decode("utf-8", "replace"))
+        except (OSError, DataError) as error:
+            warnings.append(f"the live prices cannot be read, so those of [prices] count: {error}")
+    billing = {partition.name: partition.billing for partition in overview.partitions if partition.billing}
+    found = price_list.prices(config.prices, billing, rows, now_s)
+    if found.old:
+        warnings.append(f"older than a day, and not counted: the live prices of {', '.join(found.old)}")
+    return found
+
+
+def runs_in_shell(body: bytes) -> bool:
+    """Whether the script can be given a line of ours."""
+    from slurm_pal.submit.observing import SHELLS, interpreter
+
+    return body.startswith(b"#!") and interpreter(body) in SHELLS
+
+
+# -- in the job -----------------------------------------------------------------------------
+
+
+def with_name(body: bytes, wanted: Wanted) -> bytes:
+    """The script with PAL_ALT set by the partition where it runs. Raises CannotWrap where no shell runs it."""
+    from slurm_pal.submit.observing import with_observer
+
+    cases = " ".join(f"{place.partition}) {_words_of(place)};;" for place in wanted.places)
+    return with_observer(body, f'case "$SLURM_JOB_PARTITION" in {cases} esac; export PAL_ALT')
+
+
+def _words_of(place: Place) -> str:
+    """What a shell is to do in a place. A job that was changed to it while it waited has its CPUs, but Slurm's word
+    for them is still that of its submission."""
+    cpus = dict(place.options).get("cpus-per-task", "")
+    told = f" SLURM_CPUS_PER_TASK={cpus} SRUN_CPUS_PER_TASK={cpus}; export SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK"
+    return f"PAL_ALT={place.name}{told if cpus.isdigit() else ''}"

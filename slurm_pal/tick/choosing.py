@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: MIT
+"""The tick's choice between the places of pending jobs: decided by `pending/places.py`, carried out by one update each.
+
+Either place is one that the job's user named, so nothing is to be taken back when no tick comes any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_pal.base import prices as price_list
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import DataError, SlurmError
+from slurm_pal.base.files import read_trusted
+from slurm_pal.journal.event_log import EventLog
+from slurm_pal.pending.places import PlaceChange, changes
+from slurm_pal.slurm.client import Overview, SlurmClient
+from slurm_pal.tick.role import Role
+
+PRICES_S = 300.0
+"""The live prices are read again after so long a time."""
+
+
+class Choosing:
+    """The jobs with several places, of one process."""
+
+    def __init__(self, config: Config, client: SlurmClient, role: Role, log: EventLog) -> None:
+        self._config, self._client, self._log = config, client, log
+        self._only_user = role.user if role.name == "user" else ""
+        self._rows: dict[str, price_list.LivePrice] = {}
+        self._read_s = -PRICES_S
+
+    def decide(self, overview: Overview, barred: frozenset[int], now_s: float) -> list[PlaceChange]:
+        """What to change; `barred` are jobs with leases or moves of ours. Raises DataError for unreadable prices."""
+        jobs = tuple(job for job in overview.jobs if not self._only_user or job.user == self._only_user)
+        if not any("pal:alt=" in job.comment for job in jobs):
+            return []
+        others = frozenset(job.job_id for job in overview.jobs) - {job.job_id for job in jobs}
+        share = self._config.number("submit", "expected_run_share")
+        return changes(overview, barred | others, self._prices(overview, now_s), share, now_s)
+
+    def _prices(self, overview: Overview, now_s: float) -> price_list.Prices:
+        path = self._config.text("submit", "prices")
+        if path and not 0 <= now_s - self._read_s < PRICES_S:
+            try:
+                self._rows = price_list.live(path, read_trusted(path).decode("utf-8", "replace"))
+            except OSError as error:
+                raise DataError(f"the live prices {path} cannot be read: {error.strerror}") from None
+            self._read_s = now_s
+        billing = {partition.name: partition.billing for partition in overview.partitions if partition.billing}
+        return price_list.prices(self._config.prices, billing, self._rows, now_s)
+
+    def carry_out(self, found: Sequence[PlaceChange], now_s: float) -> list[str]:
+        """What went wrong, one line each."""
+        trouble = []
+        for change in found:
+            try:
+                self._client.update_job(change.job_id, **change.fields)
+            except SlurmError as error:  # it may have started just now
+                trouble.append(f"job {change.job_id} stays where it waits: {error}")
+                continue
+            fields = {name: value for name, value in change.fields.items() if name != "Comment"}
+            self._log.write(now_s, "place", job_id=change.job_id, to=change.there, fields=fields, reason=change.why)
+        return trouble

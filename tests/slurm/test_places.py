@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: MIT
+"""Jobs with several places on a real Slurm: chosen when submitted, chosen again while they wait, and told of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_pal.lab.demo import program
+from slurm_pal.lab.lab import Lab
+
+from .conftest import short_directory, skip_without_slurm
+
+pytestmark = pytest.mark.real_slurm
+
+PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
+PARTITIONS = """[partitions.fast]
+nodes = "n0"
+default = true
+[partitions.slow]
+nodes = "n1"
+[partitions.cpu]
+nodes = "n2"
+"""
+SCRIPT = """#!/bin/bash
+#SBATCH --gres=gpu:1 -p fast -J train -t 60
+#PAL alt=gpu:partition=fast,gres=gpu:1,est=20m
+#PAL alt=old:partition=slow,gres=gpu:1,est=40m
+#PAL alt=cpu:partition=cpu,cpus=4,est=5h
+echo "$PAL_ALT $SLURM_JOB_PARTITION ${CUDA_VISIBLE_DEVICES:-none} ${SLURM_CPUS_PER_TASK:-1} $SLURM_CPUS_ON_NODE"
+"""
+WHERE = "echo $SLURM_JOB_PARTITION"
+PATIENCE_S = 60.0
+
+
+class User:
+    """Somebody who submits jobs to the lab from an empty directory."""
+
+    def __init__(self, lab: Lab, home: Path) -> None:
+        self.home = home
+        (home / "job.sh").write_text(SCRIPT)
+        (home / "pal.toml").write_text(
+            f'[paths]\nstate_dir = "{home}/pal"\n[prices]\nfast = 4.0\nslow = 1.0\ncpu = "CPU=0.01"\n'
+        )
+        self.env = lab.environ() | {
+            "XDG_STATE_HOME": str(home / "state"), "XDG_CONFIG_HOME": str(home),
+            "SLURM_PAL_CONFIG": str(home / "pal.toml"),
+        }  # fmt: skip
+
+    def run(self, *argv: str) -> str:
+        done = subprocess.run(
+            argv, env=self.env, cwd=self.home, capture_output=True, timeout=120, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def palsub(self, *words: str) -> tuple[int, dict[str, object]]:
+        """The job, and what was decided about its place."""
+        done = subprocess.run(
+            [*PALSUB, "--pal-json", "--parsable", "-o", "out-%j", *words], env=self.env, cwd=self.home,
+            capture_output=True, timeout=120, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        shown = json.loads(next(line for line in done.stderr.splitlines() if line.startswith("{")))
+        return int(done.stdout), shown["places"]
+
+    def fill(self, partition: str, gpus: int, seconds: int = 600) -> None:
+        for _ in range(gpus):
+            words = ["-p", partition, "--gres=gpu:1", "-t", "10", "-o", "/dev/null", "--wrap", f"sleep {seconds}"]
+            self.run("sbatch", *words)
+        self.until(lambda: self.run("squeue", "-h", "-t", "PD") == "")
+
+    def until(self, wanted: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not wanted():
+            assert time.monotonic() < deadline_s, self.run("squeue", "-o", "%i %P %T %r %k")
+            time.sleep(0.1)
+
+    def output(self, job: int) -> str:
+        path = self.home / f"out-{job}"
+        self.until(lambda: path.exists() and path.read_text().endswith("\n"))
+        return path.read_text().strip()
+
+    def waits_in(self, job: int) -> str:
+        return self.run("squeue", "-h", "-j", str(job), "-o", "%T %P").strip()
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    skip_without_slurm()
+    file = tmp_path_factory.mktemp("partitions") / "partitions.toml"
+    file.write_text(PARTITIONS)
+    with short_directory() as path, Lab.up(path, nodes=3, gpus=2, seed=1, partitions=str(file)) as made:
+        yield made
+
+
+@pytest.fixture
+def user(lab: Lab, tmp_path: Path) -> Iterator[User]:
+    made = User(lab, tmp_path)
+    yield made
+    made.run("scancel", "--me")
+    made.until(lambda: made.run("squeue", "-h").strip() == "")
+
+
+def test_the_goal_chooses_and_the_job_knows_its_place(user: User) -> None:
+    soonest, shown = user.palsub("job.sh")
+    assert shown["chosen"] == "gpu" and user.output(soonest).startswith("gpu fast 0 1 ")
+    cheapest, shown = user.palsub("--pal-goal=cost", "job.sh")
+    assert shown["chosen"] == "cpu" and user.output(cheapest) == "cpu cpu none 4 4"
+    due, shown = user.palsub("--pal-goal=deadline=now+3hours", "job.sh")
+    assert shown["chosen"] == "old" and user.output(due).startswith("old slow ")
+    rows = {row["name"]: row for row in shown["of"]}  # type: ignore[attr-defined]
+    assert rows["gpu"]["cost"] == pytest.approx(4.0 / 3, 1e-3) and rows["cpu"]["cost"] == pytest.approx(0.2)
+
+
+def test_waiting_counts_and_what_the_user_excludes_is_never_chosen(user: User) -> None:
+    user.fill("fast", 2)
+    job, shown = user.palsub("job.sh")
+    rows = {row["name"]: row for row in shown["of"]}  # type: ignore[attr-defined]
+    assert rows["gpu"]["wait_s"] > 500 and shown["chosen"] == "gpu"  # 10 and 20 minutes against 40
+    user.run("scancel", str(job))
+    user.fill("slow", 2)
+    typed, shown = user.palsub("-p", "slow", "job.sh")
+    assert shown["chosen"] == "old" and user.waits_in(typed) == "PENDING slow"
+
+
+def test_a_place_that_slurm_refuses_is_not_chosen(user: User) -> None:
+    (user.home / "job.sh").write_text(SCRIPT.replace("gres=gpu:1,est=20m", "gres=gpu:3,est=1s"))
+    _, shown = user.palsub("job.sh")
+    rows = {row["name"]: row for row in shown["of"]}  # type: ignore[attr-defined]
+    assert shown["chosen"] == "old" and "not available" in rows["gpu"]["refused"]
+
+
+def test_partitions_are_chosen_by_their_price(user: User) -> None:
+    job, shown = user.palsub(
+        "--pal-goal=cost", "-p", "fast,slow", "--gres=gpu:1", "--wrap", "echo $SLURM_JOB_PARTITION"
+    )
+    assert shown["chosen"] == "slow" and user.output(job) == "slow"
+
+
+def test_while_it_waits_a_tick_chooses_again(user: User) -> None:
+    user.run(program("pal-profile"), "run", "--yes")  # each node by a partition of its own
+    (user.home / "job.sh").write_text(SCRIPT.replace("est=40m", "est=21m"))
+    user.fill("fast", 2)
+    user.fill("slow", 2)
+    daemon = subprocess.Popen(
+        [program("pal-rebalance"), "--act", "--daemon"], env=user.env | {"SLURM_PAL_REBALANCE_INTERVAL_S": "1"},
+        cwd=user.home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        user.until(lambda: any((user.home / "pal").glob("snapshot.heartbeat*")))
+        job, shown = user.palsub("job.sh")
+        assert shown["chosen"] == "gpu" and user.waits_in(job) == "PENDING fast"
+        comment = user.run("squeue", "-h", "-j", str(job), "-o", "%k").strip()
+        at = comment.partition("at=")[2].partition(";")[0]
+        user.run("scontrol", "update", f"JobId={job}", f"Comment={comment.replace(at, str(int(at) - 300))}")
+        user.run("scancel", "-p", "slow", "--me")
+        assert user.output(job).startswith("old slow ")
+        assert '"what": "place"' in (user.home / "pal" / "rebalance.log").read_text()
+    finally:
+        daemon.terminate()
+        daemon.wait(30)
+
+
+def test_a_job_that_goes_to_cpus_has_them(user: User) -> None:
+    """Slurm keeps the number of CPUs of a task as it was submitted; the job is told the one that it has."""
+    user.fill("fast", 2)
+    job, _ = user.palsub("job.sh")
+    user.run("scontrol", "update", f"JobId={job}", "Partition=cpu", "TresPerNode=", "NumCPUs=4")
+    assert user.output(job) == "cpu cpu none 4 4"
