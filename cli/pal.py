@@ -19,6 +19,7 @@ from slurm_pal.cli.evidence import evidence
 from slurm_pal.cli.explain import explain
 from slurm_pal.cli.fork import fork
 from slurm_pal.cli.gpu import METAVAR, Gpu
+from slurm_pal.cli.have import have
 from slurm_pal.cli.lab import lab
 from slurm_pal.cli.loans import loans
 from slurm_pal.cli.moves import moves
@@ -191,6 +192,7 @@ renamed(pal, publish_table, "publish")
 pal.add_command(progress)
 pal.add_command(ack)
 pal.add_command(fork)
+pal.add_command(have)
 pal.add_command(observe)
 pal.add_command(probe_command)
 pal.add_command(compare)

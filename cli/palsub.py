@@ -7,10 +7,11 @@ import gc
 import os
 import sys
 
-VALUES = frozenset(
-    f"--pal-{name}"
-    for name in ("class", "app", "policy", "checkpoint", "elastic", "elastic-partition", "elastic-hook", "fork")
-)
+_NAMES = (
+    "class", "app", "policy", "checkpoint", "elastic", "elastic-partition", "elastic-hook", "fork", "goal", "alt",
+    "input",
+)  # fmt: skip
+VALUES = frozenset(f"--pal-{name}" for name in _NAMES)
 """Our words that have a value; where another module of ours has failed, this one cannot ask it."""
 
 

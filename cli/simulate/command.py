@@ -12,7 +12,7 @@ import click
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.cli import common
-from slurm_pal.cli.simulate.options import LOANS, NOT_PLAIN, REPLICAS, UNEQUAL, simulate_options
+from slurm_pal.cli.simulate.options import LOANS, NOT_PLAIN, PRICED, REPLICAS, UNEQUAL, simulate_options
 from slurm_pal.cli.simulate.site_options import check_site_options
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
           the same on GPUs of several types, the fastest first: which job belongs on which
       pal simulate --policy aryl,aryl-noloan,aryl-noscale
           a study: an owner's idle servers lent to a training cluster, elastic jobs (docs/loans.md)
+      pal simulate --policy min-cost --prices log.csv --throughputs table.csv
+          a study: what long jobs cost on a market whose prices move (docs/simulation.md)
       pal simulate --replica blox-pal --trace workload-7.csv --profile DIR
           the simulator published with PAL, job for job, its six policies
       pal simulate --replica gavel --trace T.trace --throughputs TABLE.json
@@ -86,6 +88,11 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
     if asks_for_loans(options["policies"]):
         _check_options(context, LOANS, "with --policy aryl,...")
         context.exit(run_loans(options, _command()))
+    from slurm_pal.cli.simulate.prices import asks_for_prices, run_prices
+
+    if asks_for_prices(options["policies"]):
+        _check_options(context, PRICED, "with --policy min-cost")
+        context.exit(run_prices(options, _command()))
     check_site_options(context, options["site"])
     if options["site"] or options["replica"] or _unequal(options):
         options["trace"] = _one_trace(options["trace"])

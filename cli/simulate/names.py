@@ -12,6 +12,7 @@ from slurm_pal.research import allocation_policies
 from slurm_pal.research.loans_comparison import KEYS as LOAN_KEYS
 from slurm_pal.research.loans_comparison import POLICIES as LOANS
 from slurm_pal.research.loans_comparison import LoanSettings
+from slurm_pal.research.price_replay import MIN_COST, STRATEGIES
 from slurm_pal.research.replica.published_policies import summaries as replica_policies
 from slurm_pal.research.unequal_policies import POLICIES as UNEQUAL
 from slurm_pal.simulate import levers
@@ -45,6 +46,7 @@ def rows() -> list[tuple[str, str, str]]:
         ("--replica", alias, f"the same as {name}") for alias, name in REPLICA_ALIASES.items() if name in published
     ]
     found += [("--policy", name, f"study: owners and guests: {row.summary}") for name, row in LOANS.items()]
+    found.append(("--policy", MIN_COST, f"study: prices that move: {STRATEGIES[MIN_COST]}"))
     found += [("--queue", name, row.summary) for name, row in QUEUES.items()]
     found += [("--queue", alias, f"the same as {name}") for alias, name in QUEUE_ALIASES.items() if alias not in QUEUES]
     found += [("--format", name, row.summary) for name, row in FORMATS.items()]

@@ -44,7 +44,14 @@ INPUT = (
         metavar="FILE",
         help="Steps/s by application and GPU type, JSON or CSV (docs/traces.md); for TYPE:GPUS,... and format gavel.",
     ),
-    click.option("--prices", metavar="TYPE=PRICE,...", help="Per GPU-hour, for gavel:cost and gavel:cost-slo."),
+    click.option(
+        "--prices",
+        metavar="TYPE=PRICE,...|FILE",
+        help="Per GPU-hour, for gavel:cost and gavel:cost-slo; for min-cost a log of prices.",
+    ),
+    click.option("--job-days", **number(above=True), metavar="D", help="min-cost: work of a job, days.  [default: 4]"),
+    click.option("--reference", metavar="TYPE", help="min-cost: type of GPU.  [default: the log's first]"),
+    click.option("--egress", **number(), metavar="MONEY", help="min-cost: leaving a market with the data costs this."),
     click.option(
         "--generate", metavar="SPEC", help="Draw a trace instead: 'jobs=1000,load=0.8,seed=1', or ''; keys: --list."
     ),
@@ -216,9 +223,17 @@ LOANS = frozenset((
     "policies", "generate", "seeds", "seed", "jobs", "as_json", "as_csv", "parsable2", "noheader", "list_", "verbose",
 ))  # fmt: skip
 """The options that mean something with --policy aryl,... ."""
+PRICED = frozenset((
+    "policies", "prices", "throughputs", "job_days", "reference", "egress", "move_cost", "as_json", "as_csv",
+    "parsable2", "noheader", "list_", "verbose",
+))  # fmt: skip
+"""The options that mean something with --policy min-cost."""
 NOT_PLAIN = {
+    "job_days": "--policy min-cost",
+    "reference": "--policy min-cost",
+    "egress": "--policy min-cost",
     "replay": "--replica",
-    "prices": "--cluster TYPE:GPUS,...",
+    "prices": "--cluster TYPE:GPUS,... or --policy min-cost",
     "window": "--replica gavel or --cluster TYPE:GPUS,...",
 }
 """Options that mean nothing on a cluster of nodes, and what they need."""

@@ -17,6 +17,10 @@ from slurm_pal.base.errors import ConfigError
 from slurm_pal.base.files import SMALL_BYTES, read_trusted, slurm_conf
 from slurm_pal.base.light import NamedTuple
 
+TYPE_CHECKING = False  # typing's own constant costs the import of typing
+if TYPE_CHECKING:
+    from slurm_pal.base.data_places import DataPlace
+
 Value = str | int | float | bool
 
 
@@ -248,7 +252,7 @@ KEYS: dict[str, dict[str, Key]] = {
     },
 }
 
-TABLES = ("apps", "prices")
+TABLES = ("apps", "prices", "data")
 """Sections whose keys are names of the site's own."""
 
 
@@ -260,6 +264,7 @@ class Config:
         self._origins: dict[tuple[str, str], str] = {}
         self.apps: dict[str, str] = {}  # application name -> sensitivity class
         self.prices: dict[str, Mapping[str, float]] = {}  # partition -> rates (base/prices.py)
+        self.data: dict[str, DataPlace] = {}  # path prefix -> where it is local
         self.files: list[str] = []
 
     def __getitem__(self, key: tuple[str, str]) -> Value:
@@ -386,6 +391,8 @@ def _read_file(config: Config, path: str) -> None:
                 config.apps[name] = _app_class(path, name, value)
             elif section == "prices":
                 config.prices[name] = _rates(path, name, value)
+            elif section == "data":
+                config.data[name] = _data_place(path, name, value)
             else:
                 config.set(section, name, value, path)
 
@@ -411,11 +418,18 @@ def plain_toml(text: str) -> dict[str, dict[str, Value]] | None:
             body = table[name] = {}
             continue
         left, _, right = words.partition("=")
-        name, value = left.strip(" "), _plain_value(right.strip(" "))
-        if body is None or value is None or not _is_plain_key(name) or name in body:
+        name, value = _plain_name(left.strip(" ")), _plain_value(right.strip(" "))
+        if body is None or value is None or not name or name in body:
             return None
         body[name] = value
     return table
+
+
+def _plain_name(text: str) -> str:
+    """A key, bare or in quotes; "" for one of another form."""
+    if text.startswith('"') and text.endswith('"') and not {'"', "\\"}.intersection(text[1:-1]):
+        return text[1:-1]
+    return text if _is_plain_key(text) else ""
 
 
 def _is_plain_key(text: str) -> bool:
@@ -452,6 +466,15 @@ def _rates(path: str, name: str, value: object) -> Mapping[str, float]:
         return parse(value)
     except ValueError as error:
         raise ConfigError(f"{path}: prices.{name}: {error}") from None
+
+
+def _data_place(path: str, name: str, value: object) -> DataPlace:
+    from slurm_pal.base.data_places import parse
+
+    try:
+        return parse(name, value)
+    except ValueError as error:
+        raise ConfigError(f"{path}: data.{name}: {error}") from None
 
 
 def _from_text(variable: str, key: Key, text: str) -> Value:

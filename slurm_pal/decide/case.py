@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.light import NamedTuple
+from slurm_pal.decide.near import Near
 from slurm_pal.decide.offer import Offer
 from slurm_pal.decide.request import Request
 from slurm_pal.decide.scene import Scene
@@ -55,6 +56,7 @@ class Case(NamedTuple):
     scene: Scene
     placed: Placement
     ends: Callable[[], Mapping[str, float]]  # `ends_per_s` of all jobs, where somebody asks
+    data: Near | None = None  # which nodes have the job's input; None: all alike
 
     @property
     def may_lease(self) -> bool:
@@ -115,4 +117,5 @@ class Decision(NamedTuple):
     unknown: tuple[str, ...] = ()
     lease_s: float = 0.0
     lease_why: str = ""
+    stage_in_s: float = 0.0  # to bring what the chosen nodes lack of the job's input
     slower_why: str = ""  # why the GPUs chosen are slower than those of plain Slurm, and by how much at most

@@ -11,6 +11,7 @@ from slurm_pal.base.jobs import GpuShape
 from slurm_pal.decide import means
 from slurm_pal.decide.candidates import candidates, several_models
 from slurm_pal.decide.case import Case, Decision, Settings, ends_per_s
+from slurm_pal.decide.near import Near, nearer
 from slurm_pal.decide.offer import Offer, doubts, gpu_of, offer_of
 from slurm_pal.decide.request import Request
 from slurm_pal.decide.scene import Scene, rows, scenes
@@ -39,9 +40,11 @@ def decide(
     alternatives: int = ALTERNATIVES,
     measured: bool = False,
     ends: Callable[[], Mapping[str, float]] | None = None,
+    data: Near | None = None,
 ) -> Decision:
     """Choose for one request. `measured` says that the class was measured, not stated or guessed.
 
+    `data` says which nodes have the job's input: of placements that are alike, the nearest one is taken.
     `ends` gives `ends_per_s` of the cluster's jobs, where one in the overview stands for what several hold.
 
     `clearer` says who will take leases back ("daemon", "watcher", "" for nobody). Up to
@@ -76,7 +79,12 @@ def decide(
     if request.nodes_max is None and 1 < request.tasks < len(best[2].nodes):
         return Decision("none", "left to Slurm: the GPUs that suit it now are on more nodes than it has tasks")
     ends = ends or (lambda: ends_per_s(overview.jobs, settings))
-    return _judge(Case(request, snapshot, settings, rule, clearer, best[1], best[2], ends), alternatives)
+    scene, placed = best[1:]
+    if data is not None:
+        placed = nearer(
+            scene.view, placed, data, rule, lambda view: in_order(settings.policy, view, scene.shape, rule)
+        )  # fmt: skip
+    return _judge(Case(request, snapshot, settings, rule, clearer, scene, placed, ends, data), alternatives)
 
 
 def in_order(policy: str, view: View, shape: GpuShape, rule: Rule) -> Placement | None:
@@ -106,8 +114,13 @@ def _judge(case: Case, alternatives: int) -> Decision:
     plain = offer_of(scene, case.snapshot, rule, plain_placed) if plain_placed else None
     others = _others(case, alternatives)
     unknown, why = doubts(scene, chosen), _slower_why(case, chosen, plain)
-    found = Decision("none", "", chosen=chosen, plain=plain, alternatives=others, unknown=unknown, slower_why=why)
-    if not _scored(case):
+    stage_in_s = case.data.seconds(chosen.nodes) if case.data else 0.0
+    found = Decision(
+        "none", "", chosen=chosen, plain=plain, alternatives=others, unknown=unknown, slower_why=why,
+        stage_in_s=stage_in_s,
+    )  # fmt: skip
+    by_data = case.data is not None and means.saving_s(case, chosen, plain) > 0
+    if not _scored(case) and not by_data:
         return found._replace(reason="left to Slurm: no GPU that is free now has a score")
     # Once a list is taken back, Slurm picks: rather start on a slow GPU than wait and then get a faulty one.
     spared = plain is not None and bool(plain.faulty) and not chosen.faulty and case.may_name
@@ -117,7 +130,12 @@ def _judge(case: Case, alternatives: int) -> Decision:
         return means.keep_off(case, found, chosen)
     if len(scene.view.names) == len(case.placed.nodes):
         return found._replace(reason="left to Slurm: no other free GPUs suit the job's request")
-    if plain is not None and chosen.locality >= plain.locality and no_choice(case.settings.policy, scene.view):
+    if (
+        plain is not None
+        and chosen.locality >= plain.locality
+        and no_choice(case.settings.policy, scene.view)
+        and (not by_data)
+    ):
         return found._replace(reason=EQUAL)
     if case.may_name:
         return means.pin(case, found, chosen)

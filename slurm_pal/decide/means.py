@@ -36,12 +36,13 @@ def pin(case: Case, found: Decision, chosen: Offer) -> Decision:
     # If others take these GPUs, plain Slurm would find the job a place elsewhere.
     others = rows(scene.view, [i for i in range(len(scene.view.names)) if i not in case.placed.nodes])
     there = plain_pick(others, scene.shape, case.rule)
-    lease_s, why = _lease(case, there.product if there else MEDIAN_SLOWDOWN, chosen.product)
+    data_s = saving_s(case, chosen, found.plain)
+    lease_s, why = _lease(case, there.product if there else MEDIAN_SLOWDOWN, chosen.product, data_s=data_s)
     pinned = (*request.req_nodes, *(name for name in chosen.nodes if name not in request.req_nodes))
     # Nothing beside the list: a number of nodes could not be taken back, and sbatch would accept what it refuses.
     return found._replace(
         action="nodelist",
-        reason=f"sent to {chosen.where()}: {_gain(chosen, found)}",
+        reason=f"sent to {chosen.where()}: {_gain(chosen, found)}{_near(case, chosen, found.plain)}",
         added=(f"--nodelist={_host_list(pinned)}",),
         pinned=pinned,
         lease_s=lease_s,
@@ -113,13 +114,29 @@ def prefer(case: Case, found: Decision, chosen: Offer) -> Decision:
     )
 
 
-def _lease(case: Case, elsewhere: float, here: float, share: float = 1.0) -> tuple[float, str]:
+def saving_s(case: Case, chosen: Offer, plain: Offer | None) -> float:
+    """By how much sooner the job's input is on the chosen nodes than where plain Slurm would send the job, s."""
+    if case.data is None or plain is None:
+        return 0.0
+    return max(0.0, case.data.seconds(plain.nodes) - case.data.seconds(chosen.nodes))
+
+
+def _near(case: Case, chosen: Offer, plain: Offer | None) -> str:
+    """What is to be said of the job's input there; "" for nothing."""
+    saved_s = saving_s(case, chosen, plain)
+    return f"; its input is there {saved_s:.0f} s sooner" if saved_s >= 1.0 else ""
+
+
+def _lease(
+    case: Case, elsewhere: float, here: float, share: float = 1.0, data_s: float = 0.0
+) -> tuple[float, str]:  # fmt: skip
     """This share of the seconds that waiting can pay, and the sum in words; always at least one pass."""
     settings, run_s = case.settings, case.run_s
-    pays_s = share * patience_s(elsewhere, here, run_s)
+    pays_s = share * patience_s(elsewhere, here, run_s) + data_s
     lease_s = max(settings.lease_pass_s, min(pays_s, settings.lease_max_s))
     part = "" if share == 1.0 else f"{share:g} x "
     words = f"{lease_s:.0f} s: {part}({elsewhere:.3f} - {here:.3f}) x {run_s:.0f} s expected run time"
+    words += f" and {data_s:.0f} s for its input" if data_s else ""
     if lease_s != pays_s:
         words += ", at most submit.lease_max_s" if pays_s > lease_s else ", at least one scheduling pass"
     return lease_s, words

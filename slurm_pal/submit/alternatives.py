@@ -31,6 +31,7 @@ from slurm_pal.submit.script import Script
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
     from slurm_pal.base.config import Config
+    from slurm_pal.decide.near import Near
     from slurm_pal.slurm.client import Overview
 
 OPTIONS = {
@@ -49,7 +50,7 @@ _ASK_S = 5.0
 _GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
 
 
-class Place(NamedTuple):
+class NamedPlace(NamedTuple):
     """One place as it would be submitted."""
 
     name: str
@@ -63,18 +64,18 @@ class Place(NamedTuple):
         return tuple(f"--{name}={value}" for name, value in self.options)
 
 
-class Wanted(NamedTuple):
+class Choices(NamedTuple):
     """What there is to choose from, and for what."""
 
     goal: Goal
-    places: tuple[Place, ...]
+    places: tuple[NamedPlace, ...]
     declared: bool  # by the user, as alternatives
 
 
 class Picked(NamedTuple):
     """The place chosen."""
 
-    place: Place
+    place: NamedPlace
     request: Request
     shown: dict[str, Any]  # for the record
     mark: dict[str, str] | None  # by which a tick chooses again (decide/place_mark.py)
@@ -83,7 +84,7 @@ class Picked(NamedTuple):
 def wanted(
     chosen: Choice, environment: Mapping[str, str], line: CommandLine, script: Script | None, config: Config,
     now_s: float, warnings: list[str],
-) -> Wanted | None:  # fmt: skip
+) -> Choices | None:  # fmt: skip
     """What is to be chosen, None where nothing is. Raises UsageError for a wrong word on the command line.
 
     A wrong word elsewhere is reported, and nothing is chosen.
@@ -118,7 +119,7 @@ def wanted(
                 f"the goal {goal.word} has nothing to choose from: name several partitions, or use #PAL alt="
             )
         return None
-    return Wanted(goal, tuple(Place(name, name, (("partition", name),)) for name in names), False)
+    return Choices(goal, tuple(NamedPlace(name, name, (("partition", name),)) for name in names), False)
 
 
 def _goal(
@@ -132,7 +133,7 @@ def _goal(
     return Goal(config.text("submit", "goal")), config.origin("submit", "goal") != "default"
 
 
-def parse(text: str) -> Place:
+def parse(text: str) -> NamedPlace:
     """One alternative, like `gpu:partition=a100,gres=gpu:1,est=20m`. Raises UsageError."""
     name, colon, rest = text.partition(":")
     if not colon or not _NAME.fullmatch(name):
@@ -153,13 +154,13 @@ def parse(text: str) -> Place:
             found[OPTIONS[key]] = value
     if "partition" not in found or not est_s:
         raise UsageError(f"{text!r} lacks {'partition' if est_s else 'est'}=: each alternative needs both")
-    return Place(name, found["partition"], tuple(found.items()), est_s)
+    return NamedPlace(name, found["partition"], tuple(found.items()), est_s)
 
 
 def _declared(
     told: Sequence[str], line: CommandLine, script: Script | None, environment: Mapping[str, str], goal: Goal,
     warnings: list[str],
-) -> Wanted | None:  # fmt: skip
+) -> Choices | None:  # fmt: skip
     """Raises UsageError."""
     found = [parse(text) for text in told]
     for what, names in (("name", [one.name for one in found]), ("partition", [one.partition for one in found])):
@@ -179,10 +180,10 @@ def _declared(
     except Conflict as reason:
         warnings.append(f"no alternative is chosen: {reason}")
         return None
-    return Wanted(goal, tuple(_without_gpus(one, asked) for one in kept), True)
+    return Choices(goal, tuple(_without_gpus(one, asked) for one in kept), True)
 
 
-def _without_gpus(place: Place, asked: Mapping[str, str]) -> Place:
+def _without_gpus(place: NamedPlace, asked: Mapping[str, str]) -> NamedPlace:
     """An alternative that names no GPUs gets none, whatever the script's own lines ask for."""
     if any(name in _GPUS for name, _ in place.options):
         own = {name for name, _ in place.options}
@@ -194,7 +195,7 @@ def _without_gpus(place: Place, asked: Mapping[str, str]) -> Place:
     return place._replace(options=(*place.options, *extra))
 
 
-def line_for(line: CommandLine, place: Place) -> CommandLine:
+def line_for(line: CommandLine, place: NamedPlace) -> CommandLine:
     """The command line with the options of a place in force."""
     return line._replace(options=(*line.options, *place.options), before=(*line.before, *place.words))
 
@@ -205,7 +206,7 @@ def line_for(line: CommandLine, place: Place) -> CommandLine:
 class Asking:
     """When Slurm would start the job in each place: asked all at once, read when wanted."""
 
-    def __init__(self, wanted: Wanted, line: CommandLine, script: Script | None) -> None:
+    def __init__(self, wanted: Choices, line: CommandLine, script: Script | None) -> None:
         """Raises SlurmError where sbatch cannot be started."""
         self._run = runner(_ASK_S)
         names = ",".join(place.partition for place in wanted.places)
@@ -248,8 +249,9 @@ def _start(done: Any) -> tuple[float, str]:
 
 
 def pick(
-    wanted: Wanted, asking: Asking, line: CommandLine, script: Script | None, config: Config, overview: Overview,
-    name: str, speeds: Mapping[str, float], slowdown: Any, default_run_s: float, now_s: float, warnings: list[str],
+    wanted: Choices, asking: Asking, line: CommandLine, script: Script | None, config: Config, overview: Overview,
+    name: str, speeds: Mapping[str, float], slowdown: Any, default_run_s: float, data: Near | None, now_s: float,
+    warnings: list[str],
 ) -> Picked | None:  # fmt: skip
     """The place by the goal, None where Slurm would take the job in none of them.
 
@@ -260,7 +262,7 @@ def pick(
     known = place_history.read()
     prices = current_prices(config, overview, now_s, warnings)
     rows: list[dict[str, Any]] = []
-    could: list[tuple[Place, Request, Alternative, dict[str, Any]]] = []
+    could: list[tuple[NamedPlace, Request, Alternative, dict[str, Any]]] = []
     for place, (at_s, refused) in zip(wanted.places, starts, strict=True):
         request = build(line_for(line, place), os.environ, script)
         row: dict[str, Any] = {"name": place.name, "partition": place.partition, "refused": refused}
@@ -278,11 +280,12 @@ def pick(
             slowest = min(value for value in speeds.values() if value > 0)
             base_s *= slowest / speed
         run_s = base_s * (slowdown(request) if not seen_s and request.shape else 1.0)
-        one = Alternative(place.name, place.partition, wait_s, run_s, prices.per_hour(place.partition, usage(request)))
+        per_hour, stage_in_s = prices.per_hour(place.partition, usage(request)), _stage_in_s(data, overview, place)
+        one = Alternative(place.name, place.partition, wait_s, run_s, per_hour, stage_in_s)
         row |= {
             "planned_s": round(max(0.0, at_s - now_s)), "wait_s": round(wait_s), "wait_from": waits_by,
             "run_s": round(run_s), "run_from": "earlier runs" if seen_s else "est" if place.est_s else "time limit",
-            "stage_in_s": 0, "cost": None if one.per_hour is None else round(one.cost, 4),
+            "stage_in_s": round(stage_in_s), "cost": None if one.per_hour is None else round(one.cost, 4),
         }  # fmt: skip
         could.append((place, request, one, row))
     if not could:
@@ -299,7 +302,7 @@ def pick(
     return Picked(place, request, shown, _mark(wanted, marked, place, request, script, now_s))
 
 
-def _marked(place: Place, row: Mapping[str, Any], cpus: int) -> MarkedPlace | None:
+def _marked(place: NamedPlace, row: Mapping[str, Any], cpus: int) -> MarkedPlace | None:
     """The place, None where a pending job cannot be changed to it."""
     options = dict(place.options)
     if not options.keys() <= CHANGEABLE:
@@ -310,7 +313,7 @@ def _marked(place: Place, row: Mapping[str, Any], cpus: int) -> MarkedPlace | No
 
 
 def _mark(
-    wanted: Wanted, marked: Sequence[MarkedPlace | None], place: Place, request: Request, script: Script | None,
+    wanted: Choices, marked: Sequence[MarkedPlace | None], place: NamedPlace, request: Request, script: Script | None,
     now_s: float,
 ) -> dict[str, str] | None:  # fmt: skip
     """None where no tick can choose again, or the job could not learn what was chosen."""
@@ -328,6 +331,12 @@ def free_now(overview: Overview, request: Request, partition: str, queued: Set[s
     if request.leave or request.shape is None or not places_now(overview, request).get(partition):
         return False
     return partition not in queued
+
+
+def _stage_in_s(data: Near | None, overview: Overview, place: NamedPlace) -> float:
+    """To bring the job's input to the nearest node of a partition."""
+    nodes = next((one.nodes for one in overview.partitions if one.name == place.partition), ())
+    return min((data.seconds((name,)) for name in nodes), default=0.0) if data else 0.0
 
 
 def _limited(default_run_s: float, request: Request, config: Config) -> float:
@@ -374,7 +383,7 @@ def runs_in_shell(body: bytes) -> bool:
 # -- in the job -----------------------------------------------------------------------------
 
 
-def with_name(body: bytes, wanted: Wanted) -> bytes:
+def with_name(body: bytes, wanted: Choices) -> bytes:
     """The script with PAL_ALT set by the partition where it runs. Raises CannotWrap where no shell runs it."""
     from slurm_pal.submit.observing import with_observer
 
@@ -382,7 +391,7 @@ def with_name(body: bytes, wanted: Wanted) -> bytes:
     return with_observer(body, f'case "$SLURM_JOB_PARTITION" in {cases} esac; export PAL_ALT')
 
 
-def _words_of(place: Place) -> str:
+def _words_of(place: NamedPlace) -> str:
     """What a shell is to do in a place. A job that was changed to it while it waited has its CPUs, but Slurm's word
     for them is still that of its submission."""
     cpus = dict(place.options).get("cpus-per-task", "")

@@ -14,17 +14,9 @@ from slurm_pal.base.light import NamedTuple
 from slurm_pal.submit.options_table import LONG, NONE, REQUIRED, SAME, SHORT
 
 PAL_VALUES = (
-    "class",
-    "app",
-    "policy",
-    "checkpoint",
-    "elastic",
-    "elastic-partition",
-    "elastic-hook",
-    "fork",
-    "goal",
-    "alt",
-)
+    "class", "app", "policy", "checkpoint", "elastic", "elastic-partition", "elastic-hook", "fork",
+    "goal", "alt", "input",
+)  # fmt: skip
 PAL_OPTIONAL = ("movable", "observe")
 PAL_FLAGS = ("off", "dry-run", "explain", "json", "watch", "help")
 

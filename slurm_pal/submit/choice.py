@@ -43,6 +43,8 @@ its own, which come before `--` or the script name:
                      deadline=WHEN (18:00, 2026-12-01T18:00, now+8hours): the cheapest in time
   --pal-alt NAME:OPTION=VALUE,...  one of several places that would do, each with partition=
                      and est=, how long it runs there; PAL_ALT in the job says which it got
+  --pal-input PATH[,PATH]  what the job reads: of GPUs that are alike it gets those on nodes that
+                     have it (the site's table, and what your jobs report by pal have)
   --pal-observe[=S]  measure in the job's first S seconds how much it suffers from slow GPUs,
                      so that later jobs of its name need no class; 0: do not
   --pal-explain      explain on stderr what was decided, and why
@@ -58,6 +60,7 @@ In the script, before its first command:  #PAL class=A   or   #PAL app=resnet50
                                           #PAL elastic=2:6 elastic-partition=guest
                                           #PAL fork=5
                                           #PAL goal=cost
+                                          #PAL input=/data/set1
                                           #PAL alt=gpu:partition=a100,gres=gpu:1,est=20m
                                           #PAL alt=cpu:partition=cpu,cpus=32,est=2h
 In the environment:  SLURM_PAL_CLASS=A  SLURM_PAL_MOVABLE=1  SLURM_PAL_CHECKPOINT=USR1
@@ -73,7 +76,7 @@ OBSERVE_S = 300.0
 """How long a job is observed if its user asks for it and neither user nor site states a time."""
 DIRECTIVES = (
     "class", "app", "movable", "checkpoint", "observe", "elastic", "elastic-partition", "elastic-hook", "fork", "goal",
-    "alt",
+    "alt", "input",
 )  # fmt: skip
 """What may follow #PAL."""
 _MOST_DIGITS = 9
@@ -94,6 +97,7 @@ class Choice(NamedTuple):
     fork: str | None = None  # copies, or "on"
     goal: str | None = None
     alt: tuple[str, ...] = ()
+    input: str | None = None  # paths, comma-separated
     off: bool = False
     dry_run: bool = False
     explain: bool = False
@@ -137,6 +141,7 @@ def choice(line: CommandLine) -> Choice:
         elastic_partition=values.get("elastic-partition"), elastic_hook=values.get("elastic-hook"),
         fork=values.get("fork"), goal=values.get("goal"),
         alt=tuple(value for name, value in line.pal if name == "alt"),
+        input=values.get("input"),
         off="off" in values, dry_run="dry-run" in values, explain="explain" in values,
         json="json" in values, watch="watch" in values, help="help" in values,
     )  # fmt: skip

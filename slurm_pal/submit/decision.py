@@ -188,6 +188,8 @@ def render(made: Record) -> list[str]:
         )
     if made.get("places"):
         lines += _places(made["places"])
+    if made.get("inputs"):
+        lines.append(_inputs(made["inputs"]))
     if made["added"]:
         lines.append(f"added to sbatch: {' '.join(made['added'])}")
     if made.get("movable"):
@@ -243,6 +245,16 @@ def _elastic(wanted: Record) -> list[str]:
     return lines
 
 
+def _inputs(shown: Record) -> str:
+    """What is known of the job's input."""
+    named = ", ".join(shown["paths"])
+    how = "" if shown["stated"] else " (guessed from the script)"
+    if not shown["bytes"]:
+        return f"input{how}: {named}: no node is known to be nearer to it than others"
+    rest = f"its nodes have it in {_age(shown['stage_in_s'])}" if shown["stage_in_s"] else "its nodes have it"
+    return f"input{how}: {named}, {shown['bytes'] / (1 << 30):.3g} GiB: {rest}"
+
+
 def _places(shown: Record) -> list[str]:
     """The places that a job had to choose from, as a table."""
     until = ""
@@ -254,10 +266,11 @@ def _places(shown: Record) -> list[str]:
         if row["refused"]:
             lines.append(f"  {where}: not there: {row['refused']}")
             continue
+        input_s = f"gets its input in {_age(row['stage_in_s'])}, " if row["stage_in_s"] else ""
         money = "price unknown" if row["cost"] is None else f"cost {row['cost']:g}"
         lines.append(
-            f"  {where}: waits {_age(row['wait_s'])} ({row['wait_from']}), runs {_age(row['run_s'])} "
-            f"({row['run_from']}), {money}"
+            f"  {where}: waits {_age(row['wait_s'])} ({row['wait_from']}), {input_s}"
+            f"runs {_age(row['run_s'])} ({row['run_from']}), {money}"
         )
     return lines
 

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
     from slurm_pal.base.config import Config
     from slurm_pal.decide.case import Decision, Settings
+    from slurm_pal.decide.near import Near
     from slurm_pal.slurm.client import Overview
     from slurm_pal.store.snapshot import Snapshot
-    from slurm_pal.submit.alternatives import Asking, Picked, Place, Wanted
+    from slurm_pal.submit.alternatives import Asking, Choices, NamedPlace, Picked
     from slurm_pal.submit.asked import Asked
     from slurm_pal.submit.elastic import Elastic
 
@@ -60,13 +61,13 @@ class SubmissionPlan:
         self.parsable = False  # sbatch prints the bare job id
         self.word: list[str] = []  # for sbatch: what the job bears though nothing was chosen for it
         self.trouble = ""  # why nothing could be decided, if the user must know
-        self.place: Place | None = None  # where a job with several places goes
+        self.place: NamedPlace | None = None  # where a job with several places goes
 
 
 def plan(
     line: CommandLine, chosen: Choice, script: Script | None, config: Config, known: Verdict,
     warnings: list[str], moving: Moving, sent: CommandLine, asked: Asked, at_s: float | None = None,
-    elastic: Elastic | None = None, wanted: Wanted | None = None,
+    elastic: Elastic | None = None, wanted: Choices | None = None,
 ) -> SubmissionPlan:  # fmt: skip
     """Decide about one submission. `warnings` gets what the user must know, one line each.
 
@@ -86,8 +87,9 @@ def plan(
     steers = alive and not (elastic or request.comment or request.soft_only or wanted) and len(request.partitions) > 1
     name = job_name(line, script, os.environ) if steers or wanted else ""
     places = _Places(wanted, line, script, config, name, warnings) if wanted else None
+    data = _Data(chosen, script, config, warnings)
     scores, decided, clearer, steered = _decide(
-        request, config, policy, known, clearer_for, now_s, asked, name if steers else "", places
+        request, config, policy, known, clearer_for, now_s, asked, name if steers else "", places, data
     )
     picked = places.picked if places else None
     request = picked.request if picked else request
@@ -125,6 +127,7 @@ def plan(
         warnings=warnings,
     ) | {"movable": moving._asdict() | {"open_mode": open_mode} if moving.movable else None}
     made["places"] = picked.shown if picked else None
+    made["inputs"] = data.shown and data.shown | {"stage_in_s": round(decided.stage_in_s, 1)}
     made["steered"] = {"partition": steered.partition, "of": [*request.partitions]} if steered else None
     planned = SubmissionPlan(decided, made, words)
     planned.place = picked.place if picked else None
@@ -225,7 +228,7 @@ def _clearer(
 
 def _decide(
     request: Request, config: Config, policy: str, known: Verdict, clearer_for: Callable[[Overview], str],
-    now_s: float, asked: Asked, name: str, places: _Places | None,
+    now_s: float, asked: Asked, name: str, places: _Places | None, data: _Data,
 ) -> tuple[Snapshot | DataError | None, Decision, str, SteeredJob | None]:  # fmt: skip
     """Ask Slurm; meanwhile import the code that decides and read the snapshot. Also who takes a lease back, and the
     partition where the job of this name belongs ("": it is not to be steered)."""
@@ -254,7 +257,7 @@ def _decide(
         raise
     settings, measured = settings_of(config, policy), known.is_measured
     if places:
-        request = places.chosen(request, overview, found, known, settings, now_s)
+        request = places.chosen(request, overview, found, known, settings, now_s, data.near(overview, now_s))
         if request.leave or request.shape is None:
             return found, Decision("none", f"left to Slurm: {request.leave or 'the job asks for no GPU'}"), "", None
     if isinstance(found, DataError):
@@ -263,15 +266,45 @@ def _decide(
     steered = _steered(request, config, overview, name, known.sensitivity, now_s) if name else None
     if steered:
         request = request._replace(partitions=(steered.partition,))
-    made = decide(request, overview, found, known.sensitivity, settings, clearer, now_s, measured=measured)
+    near = data.near(overview, now_s)
+    made = decide(request, overview, found, known.sensitivity, settings, clearer, now_s, measured=measured, data=near)
     return found, made, clearer, steered
+
+
+class _Data:
+    """Which nodes have the job's input, looked up when first asked for."""
+
+    def __init__(self, chosen: Choice, script: Script | None, config: Config, warnings: list[str]) -> None:
+        self._chosen, self._script, self._config, self._warnings = chosen, script, config, warnings
+        self._asked = False
+        self._near: Near | None = None
+        self.shown: decision.Record | None = None
+
+    def near(self, overview: Overview, now_s: float) -> Near | None:
+        """None where nothing is known, as for most jobs. Never raises."""
+        if not self._asked:
+            self._asked = True
+            directives = self._script.pal if self._script else ()
+            stated = self._chosen.input is not None or any(name == "input" for name, _ in directives)
+            if stated or self._config.data or os.environ.get("SLURM_PAL_INPUT"):
+                self._look(overview, now_s)
+        return self._near
+
+    def _look(self, overview: Overview, now_s: float) -> None:
+        from slurm_pal.submit import inputs
+
+        paths, stated = inputs.paths(self._chosen, os.environ, self._script, self._config)
+        if paths:
+            self._near = inputs.nearness(paths, stated, self._config, overview.nodes, now_s, self._warnings)
+            whole = self._near.whole if self._near else 0
+            self.shown = {"paths": paths, "stated": stated, "bytes": whole}
 
 
 class _Places:
     """The choice between places: Slurm is asked about all of them while it answers the large question."""
 
     def __init__(
-        self, wanted: Wanted, line: CommandLine, script: Script | None, config: Config, name: str, warnings: list[str]
+        self, wanted: Choices, line: CommandLine, script: Script | None, config: Config, name: str, warnings: list[str]
     ) -> None:
         self._wanted, self._line, self._script, self._config = wanted, line, script, config
         self._name, self._warnings = name, warnings
@@ -292,7 +325,7 @@ class _Places:
 
     def chosen(
         self, request: Request, overview: Overview, scores: Snapshot | DataError, known: Verdict, settings: Settings,
-        now_s: float,
+        now_s: float, data: Near | None,
     ) -> Request:  # fmt: skip
         """The request in the place chosen; the one given where nothing can be chosen. Never raises."""
         from slurm_pal.decide.decide import decide
@@ -315,7 +348,7 @@ class _Places:
         try:
             self.picked = alternatives.pick(
                 self._wanted, self._asking, self._line, self._script, self._config, overview, self._name, speeds,
-                slowdown, settings.expected_run_s, now_s, self._warnings,
+                slowdown, settings.expected_run_s, data, now_s, self._warnings,
             )  # fmt: skip
         except SlurmError as error:
             self._warnings.append(f"no place was chosen: {one_line(error)}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slurm_pal.base.config import Config
-    from slurm_pal.submit.alternatives import Wanted
+    from slurm_pal.submit.alternatives import Choices
     from slurm_pal.submit.asked import Asked
     from slurm_pal.submit.elastic import Elastic
     from slurm_pal.submit.planner import SubmissionPlan
@@ -106,7 +106,7 @@ class Submission:
         self._wrapper = ""  # the file that sbatch gets instead of the script
         self._script: Script | None = None
         self._elastic: Elastic | None = None
-        self._wanted: Wanted | None = None  # what there is to choose from, if anything
+        self._wanted: Choices | None = None  # what there is to choose from, if anything
         self._again_line = line  # if sbatch refuses the words that we add
 
     @property

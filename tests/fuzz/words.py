@@ -46,6 +46,8 @@ SCRIPTS = (
     "#!/usr/bin/env python3\n#SBATCH hetjob\n#PBS -l x\nimport torch\nfrom transformers import x\n",
     "#!/bin/sh\ncat <<EOF\nresnet50\nEOF\ncd /tmp && /opt/stream.exe | tee out; exec env A=1 nohup gmx mdrun\n",
     "#!/bin/sh\n#SBATCH --gpus-per-node=4 -o logs/%j -n 8\n#PAL elastic=2:4 elastic-hook=kill $PAL_PAYLOAD_PID\nx\n",
+    "#!/bin/sh\n#SBATCH --gres=gpu:1 -p a\n#PAL alt=g:partition=a,est=1 goal=deadline=18:00 input=/data,/x\n"
+    "#PAL alt=c:partition=b,cpus=2,est=2h\ntar xf /data/a --data-dir=/b\n",
     "#!/bin/sh\n",
     "",
 )
@@ -56,7 +58,9 @@ ARGUMENTS = (
     "--gpus=2", "-G2", "--exclusive", "--partition=gpu,cpu", "--pal-class", "--pal-class=A", "--pal-movable=600",
     "--pal-off", "--pal-checkpoint", "--pal-app=stream", "--pal-policy=pal", "--pal-observe", "--", ":", "-", "job.sh",
     "args", "--begin=now+1hour", "--cpus-per-task=4", "--ntasks-per-node=8", "--cpus-per-gpu=2", "--reservation=r",
-    "--extra=x", "--pal-elastic=2:4", "--pal-elastic", "1:3", "--pal-elastic-hook=x", "--pal-elastic-partition",
+    "--extra=x", "--pal-elastic=2:4", "--pal-goal=cost", "--pal-goal", "deadline=now+8hours", "--pal-alt",
+    "gpu:partition=a,est=1", "--pal-alt=cpu:partition=b,cpus=4,est=2h", "--pal-input=/data/set1,/tmp", "--pal-elastic",
+    "1:3", "--pal-elastic-hook=x", "--pal-elastic-partition",
     "--pal-fork=3",
 )  # fmt: skip
 VARIABLES = (

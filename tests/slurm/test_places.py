@@ -14,6 +14,7 @@ import pytest
 
 from slurm_pal.lab.demo import program
 from slurm_pal.lab.lab import Lab
+from slurm_pal.store.snapshot import GpuScore, publish
 
 from .conftest import short_directory, skip_without_slurm
 
@@ -27,6 +28,8 @@ default = true
 nodes = "n1"
 [partitions.cpu]
 nodes = "n2"
+[partitions.every]
+nodes = "ALL"
 """
 SCRIPT = """#!/bin/bash
 #SBATCH --gres=gpu:1 -p fast -J train -t 60
@@ -174,3 +177,42 @@ def test_a_job_that_goes_to_cpus_has_them(user: User) -> None:
     job, _ = user.palsub("job.sh")
     user.run("scontrol", "update", f"JobId={job}", "Partition=cpu", "TresPerNode=", "NumCPUs=4")
     assert user.output(job) == "cpu cpu none 4 4"
+
+
+def scores(user: User) -> None:
+    """All GPUs are alike."""
+    now_s = time.time()
+    gpus = [
+        GpuScore(f"n{n}", k, f"n{n}-{k}", "m", dict.fromkeys("ABC", 1.0), dict.fromkeys("ABC", "v0"), now_s, 1.0, ())
+        for n in range(3) for k in range(2)
+    ]  # fmt: skip
+    (user.home / "pal").mkdir(exist_ok=True)
+    publish(str(user.home / "pal" / "snapshot"), gpus, cluster="lab", epoch=1, now_s=now_s)
+
+
+def test_a_job_runs_where_its_data_is(user: User) -> None:
+    scores(user)
+    data = user.home / "set"
+    data.mkdir()
+    (data / "part").write_bytes(b"x" * (4 << 20))
+    words = ["-p", "every", "--gres=gpu:1", "--wrap", "echo $SLURMD_NODENAME"]
+    plain, _ = user.palsub("--pal-watch", *words)
+    assert user.output(plain) == "n0"
+    with (user.home / "pal.toml").open("a") as stream:
+        stream.write(f'[data]\n"{user.home}" = "nodes=n2 gib_per_s=0.001"\n')
+    near, _ = user.palsub("--pal-watch", f"--pal-input={data}", *words)
+    assert user.output(near) == "n2"
+    shown = json.loads(user.run(*PALSUB, "--pal-dry-run", "--pal-json", "--pal-watch", f"--pal-input={data}", *words))
+    assert shown["inputs"]["bytes"] == 4 << 20 and "sooner" in shown["reason"]
+
+
+def test_a_job_reports_a_copy_and_the_next_one_goes_there(user: User) -> None:
+    scores(user)
+    copy = user.home / "copy"
+    copy.write_bytes(b"x" * (64 << 20))
+    report = f"{program('pal')} have /data/set1 --at {copy}"
+    first, _ = user.palsub("-p", "every", "-w", "n1", "--gres=gpu:1", "--wrap", report)
+    assert user.output(first) == "n1 has /data/set1"
+    words = ["-p", "every", "--gres=gpu:1", "--wrap", "echo $SLURMD_NODENAME"]
+    then, _ = user.palsub("--pal-watch", "--pal-input=/data/set1", *words)
+    assert user.output(then) == "n1"

@@ -131,6 +131,7 @@ PIECES = st.sampled_from([
 LINES = st.sampled_from([
     "[a]", "[b]", " [c-1] ", "x = 1", "x = 0", "y = 1.50", 'z = "/a b/ü.toml"  # where', "on = true # yes", "off=false",
     "# only words = here", "", "  ", 'q = ""', "k_1 = 123456789012345", 'w = "a # b" # c', "0 = 1", "- = 2", "x = 007",
+    '"/data/set 1" = "nodes=n[0-3]"', '"" = 1', '"""a""" = 1', '"a=b" = 2', '"a" b = 1', '"a.b" = 3', "'a' = 1",
 ])  # fmt: skip
 
 
@@ -150,7 +151,7 @@ def test_what_we_ship_and_what_admins_make_of_it_is_plain() -> None:
     uncommented = "\n".join(line.removeprefix("# ") if " = " in line else line for line in text.splitlines())
     for variant in (text, uncommented):
         assert plain_toml(variant) == tomllib.loads(variant)
-    assert set(plain_toml(uncommented) or ()) <= {*config.KEYS, "apps"}
+    assert set(plain_toml(uncommented) or ()) <= {*config.KEYS, *config.TABLES}
 
 
 def test_palsub_does_not_load_what_light_stands_for() -> None:

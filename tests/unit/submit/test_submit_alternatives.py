@@ -14,7 +14,7 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.decide.alternatives import COST, TIME
 from slurm_pal.slurm.question import Completed
 from slurm_pal.submit import alternatives, argv, choice, place_history
-from slurm_pal.submit.alternatives import Place, Wanted, parse
+from slurm_pal.submit.alternatives import Choices, NamedPlace, parse
 from slurm_pal.submit.place_history import Ran
 from slurm_pal.submit.script import scan
 
@@ -24,7 +24,7 @@ SCRIPT = (
 )
 
 
-def wanted(*words: str, script: bytes = SCRIPT, said: list[str] | None = None, **settings: str) -> Wanted | None:
+def wanted(*words: str, script: bytes = SCRIPT, said: list[str] | None = None, **settings: str) -> Choices | None:
     line = argv.parse([*words, "job.sh"])
     config = Config()
     for name, value in settings.items():
@@ -34,7 +34,7 @@ def wanted(*words: str, script: bytes = SCRIPT, said: list[str] | None = None, *
 
 
 def test_alternatives_are_sbatchs_options_by_other_names() -> None:
-    assert parse(GPU) == Place("gpu", "a100", (("partition", "a100"), ("gres", "gpu:1")), 1200.0)
+    assert parse(GPU) == NamedPlace("gpu", "a100", (("partition", "a100"), ("gres", "gpu:1")), 1200.0)
     assert parse("x:partition=p,est=1-12:00:00,time=2-0").est_s == 129600.0
     for bad in (
         "gpu", "gpu:", ":partition=p,est=1", "gpu:partition=p", "gpu:est=1", "gpu:partition=p,est=soon",
