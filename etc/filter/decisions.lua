@@ -112,6 +112,7 @@ local function decide(request, t, now_s)
   local chosen, used
   if view.pool then chosen, used = choose(view) end
   if not chosen then return { act = "none", why = "busy" } end
+  if #chosen > 1 and t.record.network then return { act = "none", why = "network" } end
   local slowdown = slowest(view, chosen)
   local locality = #chosen > 1 and (t.settings.locality or 1) or 1
   local plain_slowdown = tonumber(t.record[("plain.%s.%s.%s"):format(view.pool, view.class, request.count)]) or 1

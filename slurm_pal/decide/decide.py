@@ -12,6 +12,7 @@ from slurm_pal.decide import means
 from slurm_pal.decide.candidates import candidates, several_models
 from slurm_pal.decide.case import Case, Decision, Settings, ends_per_s
 from slurm_pal.decide.near import Near, nearer
+from slurm_pal.decide.network import leaves, together
 from slurm_pal.decide.offer import Offer, doubts, gpu_of, offer_of
 from slurm_pal.decide.request import Request
 from slurm_pal.decide.scene import Scene, rows, scenes
@@ -22,9 +23,11 @@ from slurm_pal.placement.patience import hoped
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Placement, Rule, View, alike
 from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.topology import Topology
 from slurm_pal.store.snapshot import Snapshot
 
 QUEUES = "left to Slurm: no suitable GPUs are free now, and a node list could only delay a job that queues"
+NETWORK = "left to Slurm: how near together it can be on this network is Slurm's to find out"
 EQUAL = "left to Slurm: the free GPUs are equally fast for it"
 ALTERNATIVES = 3
 
@@ -80,7 +83,18 @@ def decide(
         return Decision("none", "left to Slurm: the GPUs that suit it now are on more nodes than it has tasks")
     ends = ends or (lambda: ends_per_s(overview.jobs, settings))
     scene, placed = best[1:]
-    if data is not None:
+    named = overview.network if not scene.fixed else Topology()
+    near = together(
+        scene.view, placed, scene.shape, named, rule, lambda view: in_order(settings.policy, view, scene.shape, rule)
+    )  # fmt: skip
+    if near is None:
+        return Decision("none", NETWORK)
+    placed = near
+    count = leaves(named, [scene.view.names[i] for i in placed.nodes])
+    if request.switches and count > request.switches:
+        why = f"left to Slurm: what is free now is on {count} switches, and --switches is {request.switches}"
+        return Decision("none", why)
+    if data is not None and (len(placed.nodes) == 1 or not overview.network.switches):
         placed = nearer(
             scene.view, placed, data, rule, lambda view: in_order(settings.policy, view, scene.shape, rule)
         )  # fmt: skip

@@ -47,6 +47,7 @@ class Request(NamedTuple):
     constraint: str = ""
     partitions: tuple[str, ...] = ()
     reservation: str = ""
+    switches: int = 0  # the most leaf switches that the user wants; 0: any number
     time_limit_s: int | None = None
     comment: str = ""
     parsable: bool = False
@@ -81,7 +82,6 @@ _LEAVE: dict[str, str] = {
     "burst-buffer": "burst buffers are staged first: the job does not start now",
     "reboot": "--reboot: the job does not start now",
     "nodefile": "--nodefile names the nodes",
-    "switches": "--switches: Slurm weighs the network",
     "contiguous": "--contiguous: Slurm weighs the order of nodes",
     "spread-job": "--spread-job: Slurm spreads the job",
     "segment": "--segment: Slurm weighs the network",
@@ -126,6 +126,8 @@ def _read(opts: Mapping[str, str], submitted: bool) -> Request:
     for name, reason in _LEAVE.items():
         if name in opts:
             raise Conflict(reason)
+    if "switches" in opts and not submitted:
+        raise Conflict("--switches: Slurm weighs the network")
     if opts.get("distribution", "").startswith("arbitrary"):
         raise Conflict("--distribution=arbitrary: the user lays the tasks out")
     low, high = _node_range(opts.get("nodes"))
@@ -162,6 +164,7 @@ def _read(opts: Mapping[str, str], submitted: bool) -> Request:
         constraint=opts.get("constraint", ""),
         partitions=tuple(filter(None, opts.get("partition", "").split(","))),
         reservation=opts.get("reservation", ""),
+        switches=_number({"switches": opts.get("switches", "").partition("@")[0]}, "switches", 0),
         time_limit_s=seconds(opts["time"]) if "time" in opts else None,
         comment=opts.get("comment", ""),
         parsable="parsable" in opts,

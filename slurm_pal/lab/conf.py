@@ -42,6 +42,7 @@ class LabSpec(NamedTuple):
     submit_filter: bool = False  # job_submit.lua is in etc/
     accounting: bool = False  # with slurmdbd, whose port is the last one
     partitions: PartitionFile | None = None  # None: one partition, gpu, of all nodes
+    topology: tuple[str, str] = ("", "")  # plug-in and the text of topology.conf; ("", ""): all nodes alike
     conf_edits: tuple[tuple[str, str], ...] = ()  # pieces of slurm.conf or cgroup.conf, and what stands there instead
 
 
@@ -108,7 +109,8 @@ CoresPerSocket={spec.cpus} ThreadsPerCore=1 RealMemory={spec.memory_mib} Gres=gp
     chosen = spec.partitions or ONE_PARTITION
     lines = "".join(f"PartitionName={name} {words}\n" for name, words in chosen.partitions.items())
     own = accounting.settings(spec) if spec.accounting else {}
-    return with_settings(text, {**own, **chosen.settings}) + lines
+    plugin = {"TopologyPlugin": f"topology/{spec.topology[0]}"} if spec.topology[0] else {}
+    return with_settings(text, {**own, **chosen.settings, **plugin}) + lines
 
 
 def with_settings(text: str, settings: Mapping[str, str]) -> str:
@@ -162,7 +164,9 @@ def config_files(spec: LabSpec) -> dict[str, str]:
         if piece not in text + cgroups:
             raise UsageError(f"slurm.conf and cgroup.conf of a lab have no {piece!r} that could be replaced")
         text, cgroups = text.replace(piece, other), cgroups.replace(piece, other)
+    network = {"topology.conf": spec.topology[1]} if spec.topology[0] else {}
     return {
+        **network,
         "slurm.conf": text,
         "gres.conf": gres_conf_text(spec),
         "cgroup.conf": cgroups,

@@ -29,6 +29,8 @@ from slurm_pal.lab.ports import free_blocks
 from slurm_pal.lab.processes import Process
 from slurm_pal.lab.programs import account_name, find_programs, slurm_version
 from slurm_pal.slurm import releases
+from slurm_pal.slurm.topology import BLOCK
+from slurm_pal.slurm.topology import of_conf as topology_of
 
 NODES_MAX, GPUS_MAX = 2000, 64
 _PORT_TRIES = 5
@@ -88,6 +90,7 @@ class Lab:
         wait_s: float = 60.0,
         submit_filter: bool = False,
         partitions: str | None = None,
+        topology: str | None = None,
         accounting: bool = False,
         conf_edits: Sequence[tuple[str, str]] = (),
     ) -> Lab:
@@ -96,6 +99,7 @@ class Lab:
         `submit_filter` installs the Lua filter in its slurmctld, and the SPANK plug-in if it
         can be built; otherwise `without_plugin` says why there is none. `partitions` is a file of
         partitions (see lab/partition_file.py); without one all nodes are in the partition gpu.
+        `topology` is a topology.conf: switches (tree) or blocks of these nodes.
         `accounting` adds MariaDB and slurmdbd, accounts, QOS and fair share (see lab/accounting.py).
         `conf_edits` are pieces of slurm.conf, each with what stands there instead (see lab/conf.py).
 
@@ -112,6 +116,7 @@ class Lab:
         version = slurm_version(programs["slurmctld"])
         names = node_names(nodes)
         chosen = partition_file.read(partitions, names, version, accounting) if partitions else None
+        network = _network(topology, names, version) if topology else ("", "")
         if gpu_table:
             registry = read_table(gpu_table, names, gpus, seed, model)
         else:
@@ -133,6 +138,7 @@ class Lab:
                     submit_filter,
                     accounting,
                     chosen,
+                    network,
                     tuple(conf_edits),
                 )
                 lab._bring_up(spec, registry, programs, started + wait_s)
@@ -329,6 +335,23 @@ class Lab:
 def _number(facts: Mapping[str, object], name: str) -> int:
     value = facts.get(name, 0)
     return value if isinstance(value, int) else 0
+
+
+def _network(path: str, names: Sequence[str], version: tuple[int, int]) -> tuple[str, str]:
+    """Plug-in and text of a topology.conf for these nodes. Raises UsageError."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            text = stream.read()
+        found = topology_of(text, names)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--topology {path} cannot be read: {error}") from None
+    except UsageError as error:
+        raise UsageError(f"--topology {path}: {error}") from None
+    if found.kind == BLOCK and not releases.has(version, "topology of blocks"):
+        raise UsageError(
+            f"--topology {path}: Slurm {releases.text(version)} has no topology of blocks; use SwitchName="
+        )
+    return found.kind, text
 
 
 def _check_size(nodes: int, gpus: int, cpus: int, memory_mib: int) -> None:

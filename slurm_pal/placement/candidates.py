@@ -39,10 +39,18 @@ class Scan:
     def __init__(self, n_nodes: int, preference: Preference) -> None:
         self._key = preference.key
         self._usable = [preference.usable(node) for node in range(n_nodes)]
+        self._orders: dict[int, list[int] | None] = {}  # count -> nodes, best first, from the second question on
 
     def best(self, count: int, used: Container[int]) -> int | None:
-        fitting = [node for node, usable in enumerate(self._usable) if usable >= count and node not in used]
-        return min(fitting, key=lambda node: self._key(node, count), default=None)
+        if count not in self._orders:  # most jobs ask once
+            self._orders[count] = None
+            fitting = [node for node, usable in enumerate(self._usable) if usable >= count and node not in used]
+            return min(fitting, key=lambda node: self._key(node, count), default=None)
+        order = self._orders[count]
+        if order is None:
+            every = (node for node, usable in enumerate(self._usable) if usable >= count)
+            order = self._orders[count] = sorted(every, key=lambda node: self._key(node, count))
+        return next((node for node in order if node not in used), None)
 
     def fullest(self, used: Container[int]) -> tuple[int, int] | None:
         most = max((usable for node, usable in enumerate(self._usable) if node not in used), default=0)

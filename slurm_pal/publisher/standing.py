@@ -113,6 +113,7 @@ class Standing(NamedTuple):
     left: dict[str, dict[str, int]]  # partition -> node -> CPUs that it may still use there, where it has a limit
     left_out: tuple[str, ...]  # what has a name that the filter cannot read
     alike: tuple[tuple[int, str], ...] = ()  # pool, class or UNMEASURED: all free GPUs are equally fast, none is named
+    network: bool = False  # with switches or blocks: a list of several nodes is left to palsub, the tick and Slurm
 
 
 def tabulated(policy: str) -> str:
@@ -156,7 +157,7 @@ def standing(
     return Standing(
         made.policy, default, found, tuple(made.nodes), made.lists, made.plain, made.slow, made.spares,
         made.ends_per_s, tuple(made.sizes), made.richest, prefer, {p.name: p.counting for p in seen.partitions},
-        _left(seen), left_out, tuple(made.alike),
+        _left(seen), left_out, tuple(made.alike), bool(overview.network.switches),
     )  # fmt: skip
 
 

@@ -45,6 +45,8 @@ def records(
     guest, waits = config.text("loan", "guest"), config.text("loan", "waits")
     if guest and waits:
         found[f"waits.{name(guest, 'partition')}"] = name(waits, "partition")
+    if answers.network:
+        found["network"] = "1"
     if answers.default:
         found["default"] = name(answers.default, "partition")
     found |= {f"app.{name(app, 'application')}": c for app, c in applications(config)[0].items()}

@@ -12,7 +12,7 @@ from slurm_pal.base.files import slurm_conf
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.numbers import digits
-from slurm_pal.slurm import parse, question, releases, told
+from slurm_pal.slurm import parse, question, releases, told, topology
 from slurm_pal.slurm.client import Completed, Overview, Runner
 from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
 from slurm_pal.slurm.sealed import Sealed
@@ -148,7 +148,7 @@ class CliClient:
                 reserved.update(filter(None, [parse.reservation(line)]))
         if not found or ("node" in sections and not nodes):
             raise SlurmError(f"scontrol shows no nodes: {_complaint(done) or 'the cluster is empty'}")
-        return Overview(tuple(nodes), (), tuple(found), reserved)
+        return Overview(tuple(nodes), (), tuple(found), reserved, network=topology.parse(sections.get("topology", "")))
 
     def nodes(self) -> tuple[Node, ...]:
         done = self._checked(["scontrol", "show", "node", "-d", "-o"])

@@ -15,6 +15,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.light import NamedTuple, Protocol
 from slurm_pal.slurm.question import Completed as Completed
 from slurm_pal.slurm.question import Runner as Runner
+from slurm_pal.slurm.topology import Topology
 
 AGAIN_S = (0.05, 0.05, 0.1, 0.1, 0.2)
 """Pauses before each new try of what Slurm could not do at that moment; after them the next tick tries.
@@ -34,6 +35,7 @@ class Overview(NamedTuple):
     partitions: tuple[Partition, ...]
     reservations: dict[str, tuple[str, ...]]  # name -> nodes, of those active now
     queued: frozenset[tuple[str, str]] = frozenset()  # (partitions, reason) of the pending jobs left out
+    network: Topology = Topology()
 
     @property
     def up(self) -> frozenset[str]:

@@ -378,6 +378,8 @@ class FakeSlurm:
             nodes = fold(list(self.nodes))
             line = f"PartitionName=gpu Default=YES DefaultTime=NONE MaxTime=UNLIMITED Nodes={nodes} State=UP"
             return Completed(0, line + "\n", "")
+        if kind == "topology":
+            return Completed(0, "", "scontrol: error: No topology information available\n")
         if kind == "hostnames":
             return Completed(0, words[1] + "\n", "")
         if kind == "config":

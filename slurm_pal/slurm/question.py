@@ -34,7 +34,7 @@ def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
 
 def kinds(reservations: bool) -> tuple[str, ...]:
     """What scontrol is to show; jobs last, since their users' texts are among them."""
-    return ("node", "partition", *(["reservation"] if reservations else []), "job")
+    return ("node", "partition", "topology", *(["reservation"] if reservations else []), "job")
 
 
 def shown(what: Sequence[str]) -> str:

@@ -23,6 +23,8 @@ SINCE: dict[str, Release] = {
     "cgroup plugin disabled": (24, 5),
     # slurm.conf(5) has PreemptParameters; before, its words stood elsewhere, as preempt_....
     "preempt parameters": (23, 2),
+    # slurm.conf(5), TopologyPlugin.
+    "topology of blocks": (23, 11),
     "narrow partitions refuse jobs": (22, 6),  # 22.05 lets them wait, 24.11 and 26.05 refuse; none between was run
 }
 """Difference -> the first release that has it."""

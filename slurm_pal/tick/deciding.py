@@ -19,6 +19,7 @@ from slurm_pal.base.hostlist import expand
 from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.facts import MoveSettings
 from slurm_pal.decide.lease import REQUIRED, LeaseKind, Sort, TickLease
+from slurm_pal.decide.network import leaves
 from slurm_pal.decide.steering import Market
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.moves import learning
@@ -133,6 +134,7 @@ class Decider:
             running, still = (running, ()) if self._avoids else spread(running)
             planned = plan(claimed(overview, wishes), heard, running, terms, now_s, here)
             planned = planned._replace(passed=(*planned.passed, *still))
+            planned = near_together(planned, overview)
         return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration, trouble)
 
     def _fences(
@@ -262,6 +264,23 @@ def spread(running: Sequence[Running]) -> tuple[tuple[Running, ...], tuple[Passe
     moving = {one.job.job_id for one in some}
     why = "it could only gain faster GPUs, and rebalance.avoid is off"
     return some, tuple(Passed(one.job.job_id, why) for one in running if one.job.job_id not in moving)
+
+
+def near_together(planned: MovePlan, overview: Overview) -> MovePlan:
+    """Without moves onto more leaves or blocks than the job is on now."""
+    if not overview.network.switches:
+        return planned
+    on = {job.job_id: job.nodes for job in overview.jobs}
+
+    def spread(nodes: Sequence[str]) -> int:
+        return leaves(overview.network, nodes) or len(nodes)
+
+    apart = {move.job_id for move in planned.moves if spread(move.target) > spread(on[move.job_id])}
+    why = "its new GPUs would be on more leaves of the network"
+    return planned._replace(
+        moves=tuple(move for move in planned.moves if move.job_id not in apart),
+        passed=(*planned.passed, *(Passed(job_id, why) for job_id in sorted(apart))),
+    )
 
 
 def claimed(overview: Overview, wishes: list[Wish]) -> Overview:

@@ -40,7 +40,7 @@ def word(nodes: str) -> str:
         ("--gpus=4", "1-"), ("--gpus=4 -n4", "1-"), ("--gpus=4 -N1-4", "1-4"), ("--gpus=4 -N2", "2-2"),
         ("--gpus-per-task=1 -n4", "1-"), ("--gpus=4 -N1-4 -n2", "1-2"),  # on no more nodes than tasks
         ("--gpus=1", ""), ("--gpus-per-node=2 -N1-4", ""), ("--gres=gpu:2", ""), ("-n2", ""),
-        ("--gpus=4 -n4 --ntasks-per-node=2", ""), ("--gpus=4 --switches=1", ""),
+        ("--gpus=4 -n4 --ntasks-per-node=2", ""), ("--gpus=4 --switches=1", "1-"), ("--gpus=4 --contiguous", ""),
     ],
 )  # fmt: skip
 def test_palsub_writes_the_range_of_a_total_down(words: str, nodes: str) -> None:

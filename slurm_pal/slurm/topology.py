@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""The network as Slurm knows it: switches of topology/tree, blocks of topology/block (topology.conf(5)).
+
+Read from `scontrol show topology`, or from a topology.conf. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.hostlist import expand, fold
+from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.numbers import digits
+
+TREE, BLOCK, FLAT = "tree", "block", ""
+
+
+class Switch(NamedTuple):
+    """One leaf, block, or switch above them."""
+
+    name: str
+    level: int  # 0: a leaf or a block
+    nodes: tuple[str, ...]
+
+
+class Topology(NamedTuple):
+    """All of it; without switches every node is as near as any other."""
+
+    kind: str = FLAT
+    switches: tuple[Switch, ...] = ()
+
+    @property
+    def leaves(self) -> tuple[Switch, ...]:
+        """The lowest level."""
+        return tuple(switch for switch in self.switches if switch.level == 0)
+
+    def leaf_of(self) -> dict[str, str]:
+        """Node -> its leaf or block."""
+        return {node: switch.name for switch in self.leaves for node in switch.nodes}
+
+
+def parse(text: str) -> Topology:
+    """Lines of `scontrol show topology`, which names the nodes of each switch."""
+    found: list[Switch] = []
+    kind = FLAT
+    for line in text.splitlines():
+        if "Name=" not in line and "AggregatedBlock=" not in line:
+            continue
+        pairs = dict(word.partition("=")[::2] for word in line.split())
+        nodes = tuple(expand(pairs.get("Nodes", "")))
+        if "SwitchName" in pairs and nodes:
+            kind = TREE
+            found.append(Switch(pairs["SwitchName"], digits(pairs.get("Level", "")) or 0, nodes))
+        elif ("BlockName" in pairs or "AggregatedBlock" in pairs) and nodes:
+            kind = BLOCK
+            above = "AggregatedBlock" in pairs
+            name = pairs.get("BlockName") or pairs["AggregatedBlock"]
+            found.append(Switch(name, 1 if above else 0, nodes))
+    return Topology(kind, tuple(found))
+
+
+def of_conf(text: str, nodes: Sequence[str]) -> Topology:
+    """A topology.conf for these nodes. Raises UsageError, with the line that is wrong."""
+    below: dict[str, tuple[int, tuple[str, ...]]] = {}
+    kinds: set[str] = set()
+    known = set(nodes)
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        pairs = {key.lower(): value for key, _, value in (word.partition("=") for word in words)}
+        if "blocksizes" in pairs:
+            continue
+        kind = TREE if "switchname" in pairs else BLOCK if "blockname" in pairs else ""
+        name = pairs.get("switchname") or pairs.get("blockname", "")
+        if not kind or not name or not (pairs.get("nodes") or pairs.get("switches")):
+            raise UsageError(f"line {number}: {line.strip()!r:.80} is not SwitchName=... or BlockName=... with Nodes=")
+        kinds.add(kind)
+        if name in below:
+            raise UsageError(f"line {number}: {name} is there twice")
+        if "switches" in pairs:
+            parts = expand(pairs["switches"])
+            missing = [part for part in parts if part not in below]
+            if missing:
+                raise UsageError(f"line {number}: {missing[0]} is not a switch of an earlier line")
+            level = 1 + max(below[part][0] for part in parts)
+            below[name] = level, tuple(node for part in parts for node in below[part][1])
+        else:
+            inside = tuple(expand(pairs["nodes"]))
+            foreign = [node for node in inside if node not in known]
+            if foreign:
+                raise UsageError(f"line {number}: {fold(foreign)} is no node of the lab")
+            below[name] = 0, inside
+    if len(kinds) != 1:
+        raise UsageError("it needs lines of one kind: SwitchName=... (a tree) or BlockName=... (blocks)")
+    return Topology(kinds.pop(), tuple(Switch(name, *row) for name, row in below.items()))

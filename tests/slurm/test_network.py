@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: MIT
+"""A lab with switches: jobs of several nodes stay on as few leaves as plain Slurm would take, on better GPUs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_pal.base.errors import UsageError
+from slurm_pal.lab.lab import Lab
+from slurm_pal.lab.programs import find_programs, slurm_version
+from slurm_pal.slurm import releases
+from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.topology import BLOCK, TREE
+from slurm_pal.store.snapshot import GpuScore, publish
+
+from .conftest import short_directory, skip_without_slurm
+
+pytestmark = pytest.mark.real_slurm
+
+PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
+CONF = """SwitchName=leaf0 Nodes=n[0-2]
+SwitchName=leaf1 Nodes=n[3-5]
+SwitchName=core Switches=leaf[0-1]
+"""
+SLOW = ("n0", "n3")
+
+
+class User:
+    """Somebody with scores of their own making."""
+
+    def __init__(self, lab: Lab, home: Path) -> None:
+        self.home = home
+        self.env = lab.environ() | {
+            "XDG_STATE_HOME": str(home / "state"), "SLURM_PAL_PATHS_SNAPSHOT": str(home / "snapshot"),
+        }  # fmt: skip
+        now_s = time.time()
+        rows = []
+        for n in range(6):
+            a = 1.3 if f"n{n}" in SLOW else 1.0
+            classes = dict.fromkeys("ABC", "v1" if a > 1 else "v0")
+            slow = {"A": a, "B": a, "C": 1.0}
+            rows += [GpuScore(f"n{n}", k, f"n{n}-{k}", "m", slow, classes, now_s, 1.0, ()) for k in range(2)]
+        publish(
+            str(home / "snapshot"), rows, cluster="lab", epoch=1, now_s=now_s,
+            centroids={"A": [1.0, 1.3], "B": [1.0, 1.3], "C": [1.0, 1.0]},
+        )  # fmt: skip
+
+    def run(self, *argv: str) -> str:
+        done = subprocess.run(
+            argv, env=self.env, cwd=self.home, capture_output=True, timeout=120, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def decided(self, *words: str) -> dict[str, object]:
+        argv = [*PALSUB, "--pal-dry-run", "--pal-json", "--pal-watch", "--pal-class=A", *words, "--wrap", "true"]
+        made: dict[str, object] = json.loads(self.run(*argv))
+        return made
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    skip_without_slurm()
+    file = tmp_path_factory.mktemp("network") / "topology.conf"
+    file.write_text(CONF)
+    with short_directory() as path, Lab.up(path, nodes=6, gpus=2, seed=1, topology=str(file)) as made:
+        yield made
+
+
+@pytest.fixture
+def user(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
+    for name, value in lab.environ().items():
+        monkeypatch.setenv(name, value)
+    made = User(lab, tmp_path)
+    yield made
+    made.run("scancel", "--me")
+
+
+def test_what_slurm_knows_of_its_network(user: User) -> None:
+    network = CliClient().overview().network
+    assert network.kind == TREE and [one.name for one in network.leaves] == ["leaf0", "leaf1"]
+
+
+def test_fast_nodes_of_one_leaf(user: User) -> None:
+    made = user.decided("-N2", "--gpus-per-node=2")
+    assert "--nodelist=n1,n2" in made["added"]  # type: ignore[operator]
+    words = ["--pal-watch", "--pal-class=A", "-N2", "--gpus-per-node=2", "-o", "/dev/null", "--wrap", "sleep 30"]
+    done = user.run(*PALSUB, "--parsable", *words)
+    deadline_s = time.monotonic() + 30
+    while user.run("squeue", "-h", "-j", done.strip(), "-o", "%T") != "RUNNING\n":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    assert user.run("squeue", "-h", "-j", done.strip(), "-o", "%N").strip() == "n[1-2]"
+    again = user.decided("-N2", "--gpus-per-node=2")
+    assert "--nodelist=n4,n5" in again["added"]  # type: ignore[operator]
+    three = user.decided("-N3", "--gpus-per-node=2")  # fits on one leaf only with a slow node
+    assert {gpu["node"] for gpu in three["chosen"]["gpus"]} == {"n3", "n4", "n5"}  # type: ignore[index]
+
+
+def test_few_switches_are_honoured(user: User) -> None:
+    assert user.decided("-N2", "--gpus-per-node=2", "--switches=1")["action"] == "nodelist"
+    wide = user.decided("-N4", "--gpus-per-node=2", "--switches=1")
+    assert wide["action"] == "none" and "2 switches" in str(wide["reason"])
+
+
+def test_files_that_are_no_network(tmp_path: Path) -> None:
+    skip_without_slurm()
+    for text, said in (("SwitchName=a Nodes=n9\n", "no node of the lab"), ("x\n", "line 1")):
+        (tmp_path / "topology.conf").write_text(text)
+        with short_directory() as path, pytest.raises(UsageError, match=said):
+            Lab.up(path, nodes=1, topology=str(tmp_path / "topology.conf"))
+
+
+def test_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_slurm()
+    if not releases.has(slurm_version(find_programs(False)["slurmctld"]), "topology of blocks"):
+        pytest.skip("this release of Slurm has no topology of blocks")
+    (tmp_path / "topology.conf").write_text("BlockName=b0 Nodes=n[0-2]\nBlockName=b1 Nodes=n[3-5]\nBlockSizes=3\n")
+    with (
+        short_directory() as path,
+        Lab.up(path, nodes=6, gpus=2, seed=1, topology=str(tmp_path / "topology.conf")) as lab,
+    ):
+        for name, value in lab.environ().items():
+            monkeypatch.setenv(name, value)
+        user = User(lab, tmp_path)
+        assert CliClient().overview().network.kind == BLOCK
+        assert "--nodelist=n1,n2" in user.decided("-N2", "--gpus-per-node=2")["added"]  # type: ignore[operator]
+        words = ["--pal-watch", "--pal-class=A", "-N2", "--gpus-per-node=2", "-o", "/dev/null", "--wrap", "sleep 30"]
+        job = user.run(*PALSUB, "--parsable", *words).strip()
+        deadline_s = time.monotonic() + 30
+        while user.run("squeue", "-h", "-j", job, "-o", "%T %N").strip() != "RUNNING n[1-2]":
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
