@@ -3,8 +3,8 @@
 there on the best GPUs. Pure, standard library only.
 
 PAL's walk over locality and variability (SC'24) has two levels of locality, within a node and across nodes. Here the
-walk goes on: the lowest switch under which the job fits, the fewest leaves (or blocks) there, then the lowest
-variability class that so few leaves can give, then the leaves of which least is left over.
+walk goes on: the fewest leaves (or blocks), of these below the lowest switch, then the lowest variability class that
+so few leaves can give, then the leaves of which least is left over.
 """
 
 from __future__ import annotations
@@ -61,18 +61,14 @@ def together(
 def _least(
     network: Topology, leaf_of: Mapping[str, str], fitting: Mapping[str, float], need: int
 ) -> frozenset[str] | None:
-    """The nodes to choose from: of the fewest leaves below the lowest switch with room, up to the lowest class."""
-    for level in sorted({switch.level for switch in network.switches}):
-        below = [
-            inside
-            for switch in network.switches
-            if switch.level == level and len(inside := [name for name in switch.nodes if name in fitting]) >= need
-        ]
-        if below:
-            break
-    else:
+    """The nodes to choose from: of the fewest leaves, those below the lowest switch, up to the lowest class."""
+    inside_of = {switch: [name for name in switch.nodes if name in fitting] for switch in network.switches}
+    counts = {switch: _count(_sizes(names, leaf_of), need) for switch, names in inside_of.items() if len(names) >= need}
+    if not counts:
         return None
-    fewest = min(_count(_sizes(inside, leaf_of), need) for inside in below)
+    fewest = min(counts.values())
+    level = min(switch.level for switch, count in counts.items() if count == fewest)
+    below = [inside_of[switch] for switch, count in counts.items() if count == fewest and switch.level == level]
     limits = sorted({fitting[name] for inside in below for name in inside})
     low, high = 0, len(limits) - 1
     while low < high:  # the lowest class with which so few leaves suffice

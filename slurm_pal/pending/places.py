@@ -19,6 +19,7 @@ from slurm_pal.decide.alternatives import Alternative, best, worth_changing
 from slurm_pal.decide.job_request import request_at
 from slurm_pal.decide.place_mark import NO_GPUS, MarkedPlace, PlaceMark
 from slurm_pal.decide.request import Request
+from slurm_pal.decide.waits import Expects, Waiting, expected_wait_s, pool
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
 
@@ -37,11 +38,12 @@ class PlaceChange(NamedTuple):
 
 
 def changes(
-    overview: Overview, barred: Collection[int], prices: Prices, run_share: float, now_s: float
+    overview: Overview, barred: Collection[int], prices: Prices, expects: Expects, now_s: float
 ) -> list[PlaceChange]:
     """What to change now, at most one job for each partition: the next tick sees what is free after it.
 
-    `barred` are jobs that something else looks after; `run_share` is the share of its limit that a running job uses.
+    `barred` are jobs that something else looks after. The overview has all pending jobs of the partitions where such
+    jobs wait.
     """
     found: list[PlaceChange] = []
     taken: set[str] = set()
@@ -51,7 +53,7 @@ def changes(
         fixed = job.req_nodes or job.exc_nodes or job.array_job_id is not None
         if mark is None or fixed or not job.waits_for_nodes or now_s - mark.at_s < AGAIN_S:
             continue
-        change = _change(job, mark, overview, taken, prices, run_share, now_s)
+        change = _change(job, mark, overview, taken, prices, expects, now_s)
         if change is not None:
             found.append(change)
             taken.add(change.fields["Partition"])
@@ -59,7 +61,7 @@ def changes(
 
 
 def _change(
-    job: SlurmJob, mark: PlaceMark, overview: Overview, taken: Collection[str], prices: Prices, run_share: float,
+    job: SlurmJob, mark: PlaceMark, overview: Overview, taken: Collection[str], prices: Prices, expects: Expects,
     now_s: float,
 ) -> PlaceChange | None:  # fmt: skip
     by_name = {place.name: place for place in mark.places}
@@ -77,7 +79,7 @@ def _change(
     ]
     if not open_places:
         return None
-    waits = [Alternative(here.name, here.partition, _wait_s(job, run_share, now_s), float(here.run_s), None)]
+    waits = [Alternative(here.name, here.partition, _wait_s(job, overview, expects, now_s), float(here.run_s), None)]
     waits += [Alternative(place.name, place.partition, 0.0, float(place.run_s), None) for place in open_places]
     rows = [
         row._replace(per_hour=prices.per_hour(row.partition, _usage(_request(job, mark, by_name[row.name]))))
@@ -92,12 +94,24 @@ def _change(
     return PlaceChange(job.job_id, fields, place.name, chosen.why) if fields else None
 
 
-def _wait_s(job: SlurmJob, run_share: float, now_s: float) -> float:
-    """How long it may still wait where it is: by Slurm's plan, in which running jobs use their whole limits, else as
-    long as it has waited."""
-    if job.start_s > now_s:
-        return run_share * (job.start_s - now_s)
-    return max(0.0, now_s - max(job.submit_s, job.eligible_s))
+def _wait_s(job: SlurmJob, overview: Overview, expects: Expects, now_s: float) -> float:
+    """How long it may still wait where it is. Of a job without GPUs: as long as it has waited."""
+    gpus = gpus_of(job)
+    if not gpus:
+        return max(0.0, now_s - max(job.submit_s, job.eligible_s))
+    free, running = pool(overview, job.partition, now_s)
+    before = [other for other in overview.jobs if other.state == "PENDING" and other.rank < job.rank]
+    ahead = [
+        Waiting(gpus_of(other), float(other.time_limit_s or 0))
+        for other in sorted(before, key=lambda other: other.rank)
+        if job.partition in other.partition.split(",") and other.waits_for_nodes
+    ]
+    return expected_wait_s(gpus, free, running, ahead, expects)
+
+
+def gpus_of(job: SlurmJob) -> int:
+    """The GPUs that a pending job asks for, in all."""
+    return job.asks.gpus_in_all or job.gpus_per_node * max(1, job.asks.nodes_min)
 
 
 def _queued(overview: Overview, partition: str, but: int) -> bool:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 
 from slurm_pal.base import prices as price_list
 from slurm_pal.base.errors import DataError, UsageError
+from slurm_pal.base.jobs import FOR_NODES
 from slurm_pal.base.light import Any, NamedTuple
+from slurm_pal.base.numbers import digits
 from slurm_pal.decide import alternatives as places
 from slurm_pal.decide.alternatives import Alternative, Goal
 from slurm_pal.decide.place_mark import MarkedPlace, PlaceMark, pairs_of
 from slurm_pal.decide.request import Conflict, Request
-from slurm_pal.decide.steering import places as places_now
+from slurm_pal.decide.waits import Expects, Waiting, expected_wait_s, pool
 from slurm_pal.slurm.parse import seconds, unix_s
 from slurm_pal.submit import place_history
 from slurm_pal.submit.argv import CommandLine, Option
@@ -46,6 +48,7 @@ MOST = 8
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _VALUE = re.compile(r"[A-Za-z0-9_.:+@%\[\]|&*()/-]+")
 _STARTS = re.compile(r"to start at (\S+) ")
+_QUEUED = ("Partition", "TimeLimit", "tres-per-node", "tres-per-job", "NumNodes", "Reason")
 _ASK_S = 5.0
 _GPUS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
 
@@ -210,7 +213,8 @@ class Asking:
         """Raises SlurmError where sbatch cannot be started."""
         self._run = runner(_ASK_S)
         names = ",".join(place.partition for place in wanted.places)
-        self._queue = self._run.start(["squeue", "-h", "-t", "PD", "-p", names, "-o", "%P"], "")
+        fields = ",".join(f"{name}:|" for name in _QUEUED)
+        self._queue = self._run.start(["squeue", "-h", "-t", "PD", "-p", names, "-O", fields], "")
         stdin = "" if line.script is not None or line.has("wrap") else _stub(script)
         self._answers = [
             self._run.start(
@@ -223,13 +227,29 @@ class Asking:
         """Of each place: the start as Unix s, or 0 and why Slurm would not take it. Raises SlurmError."""
         return [_start(answer()) for answer in self._answers]
 
-    def queued(self) -> frozenset[str]:
-        """Partitions in which some job waits. Raises SlurmError."""
-        return frozenset(name for line in self._queue().stdout.split() for name in line.split(","))
+    def queued(self) -> dict[str, list[Waiting]]:
+        """Partition -> the jobs that wait for nodes there. Raises SlurmError."""
+        found: dict[str, list[Waiting]] = {}
+        for line in self._queue().stdout.splitlines():
+            row = [cell.strip() for cell in line.split("|")]
+            if len(row) > len(_QUEUED) and row[5].startswith(FOR_NODES):
+                each, whole = _last_number(row[2]), _last_number(row[3])
+                gpus = whole or each * max(1, digits(row[4].partition("-")[0]) or 1)
+                for name in row[0].split(","):
+                    found.setdefault(name, []).append(Waiting(gpus, float(seconds(row[1]) or 0)))
+        return found
 
     def end(self) -> None:
         """The answers are no longer wanted."""
         self._run.end()
+
+
+def _last_number(text: str) -> int:
+    """The GPUs of what squeue shows as gres:gpu:2, gres/gpu:a100=2 and the like; 0 without any."""
+    if "gpu" not in text:
+        return 0
+    number = digits(re.split(r"[:=]", text)[-1])
+    return 1 if number is None else number
 
 
 def _stub(script: Script | None) -> str:
@@ -261,6 +281,7 @@ def pick(
     starts, queued = asking.starts(), asking.queued()
     known = place_history.read()
     prices = current_prices(config, overview, now_s, warnings)
+    expects = Expects(config.number("submit", "expected_run_share"), config.number("submit", "expected_run_s"))
     rows: list[dict[str, Any]] = []
     could: list[tuple[NamedPlace, Request, Alternative, dict[str, Any]]] = []
     for place, (at_s, refused) in zip(wanted.places, starts, strict=True):
@@ -269,10 +290,11 @@ def pick(
         rows.append(row)
         if refused:
             continue
-        if free_now(overview, request, place.partition, queued):
-            wait_s, waits_by = 0.0, "free, and nobody waits there"
-        else:
-            wait_s, waits_by = place_history.corrected(known, place.partition, max(0.0, at_s - now_s))
+        planned_s, waits_by = max(0.0, at_s - now_s), "Slurm's plan"
+        if planned_s and request.shape and not request.leave:
+            planned_s, waits_by = _played(overview, request, place, queued, expects, now_s, planned_s)
+        wait_s, seen = place_history.corrected(known, place.partition, planned_s) if planned_s else (0.0, 0)
+        waits_by += f" and {seen} earlier waits" if seen else ""
         seen_s = place_history.run_s(known, name, place.name) if wanted.declared else None
         base_s = seen_s or place.est_s or _limited(default_run_s, request, config)
         speed = speeds.get(place.partition, 0.0)
@@ -283,7 +305,7 @@ def pick(
         per_hour, stage_in_s = prices.per_hour(place.partition, usage(request)), _stage_in_s(data, overview, place)
         one = Alternative(place.name, place.partition, wait_s, run_s, per_hour, stage_in_s)
         row |= {
-            "planned_s": round(max(0.0, at_s - now_s)), "wait_s": round(wait_s), "wait_from": waits_by,
+            "planned_s": round(planned_s), "wait_s": round(wait_s), "wait_from": waits_by,
             "run_s": round(run_s), "run_from": "earlier runs" if seen_s else "est" if place.est_s else "time limit",
             "stage_in_s": round(stage_in_s), "cost": None if one.per_hour is None else round(one.cost, 4),
         }  # fmt: skip
@@ -325,12 +347,16 @@ def _mark(
     return pairs_of(PlaceMark(place.name, wanted.goal, now_s, max(1, request.cpus_per_task), kept)) or None
 
 
-def free_now(overview: Overview, request: Request, partition: str, queued: Set[str]) -> bool:
-    """Whether a job with GPUs would start there at once. For each job that waits Slurm's plan adds half of its limit,
-    also where there is room for all."""
-    if request.leave or request.shape is None or not places_now(overview, request).get(partition):
-        return False
-    return partition not in queued
+def _played(
+    overview: Overview, request: Request, place: NamedPlace, queued: Mapping[str, Sequence[Waiting]], expects: Expects,
+    now_s: float, planned_s: float,
+) -> tuple[float, str]:  # fmt: skip
+    """How long the job would wait if running and waiting jobs took the times expected of them; Slurm's plan where that
+    says nothing."""
+    free, running = pool(overview, place.partition, now_s)
+    gpus = request.shape.total if request.shape else 0
+    wait_s = expected_wait_s(gpus, free, running, queued.get(place.partition, ()), expects)
+    return (planned_s, "Slurm's plan") if wait_s == float("inf") else (wait_s, "the queue")
 
 
 def _stage_in_s(data: Near | None, overview: Overview, place: NamedPlace) -> float:

@@ -75,20 +75,20 @@ def add(job: Ran) -> None:
     write([*(one for one in read() if one.job_id != job.job_id), job])
 
 
-def corrected(jobs: Sequence[Ran], partition: str, planned_s: float) -> tuple[float, str]:
-    """How long a job is expected to wait there, and by what.
+def corrected(jobs: Sequence[Ran], partition: str, planned_s: float) -> tuple[float, int]:
+    """How long a job is expected to wait there, and by how many earlier waits.
 
-    Slurm's plan takes running jobs to use their whole limits and nobody to come; the median of what this user's last
-    jobs there waited over what was planned says how far that holds.
+    No plan knows who is to come, or how long others run; the median of what this user's last jobs there waited over
+    what was planned says how far that holds.
     """
     seen = [one for one in jobs if one.partition == partition and one.wait_s >= 0][-NEWEST:]
     if not seen:
-        return planned_s, "Slurm's plan"
+        return planned_s, 0
     ratios = sorted((one.wait_s + SLACK_S) / (one.planned_s + SLACK_S) for one in seen)
     ratio = min(_FAR, max(1.0 / _FAR, ratios[len(ratios) // 2]))
     share = len(seen) / (len(seen) + DOUBT)
     wait_s = max(0.0, (planned_s + SLACK_S) * ratio**share - SLACK_S)
-    return wait_s, f"Slurm's plan and {len(seen)} earlier waits"
+    return wait_s, len(seen)
 
 
 def run_s(jobs: Sequence[Ran], name: str, place: str) -> float | None:

@@ -12,6 +12,7 @@ from slurm_pal.base import prices as price_list
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, SlurmError
 from slurm_pal.base.files import read_trusted
+from slurm_pal.decide.waits import Expects
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.pending.places import PlaceChange, changes
 from slurm_pal.slurm.client import Overview, SlurmClient
@@ -27,17 +28,23 @@ class Choosing:
     def __init__(self, config: Config, client: SlurmClient, role: Role, log: EventLog) -> None:
         self._config, self._client, self._log = config, client, log
         self._only_user = role.user if role.name == "user" else ""
+        self._expects = Expects(
+            config.number("submit", "expected_run_share"), config.number("submit", "expected_run_s")
+        )  # fmt: skip
+        self.whole: frozenset[str] = frozenset()
+        """Partitions where such jobs wait: there every pending job counts, since some come before them."""
         self._rows: dict[str, price_list.LivePrice] = {}
         self._read_s = -PRICES_S
 
     def decide(self, overview: Overview, barred: frozenset[int], now_s: float) -> list[PlaceChange]:
         """What to change; `barred` are jobs with leases or moves of ours. Raises DataError for unreadable prices."""
         jobs = tuple(job for job in overview.jobs if not self._only_user or job.user == self._only_user)
-        if not any("pal:alt=" in job.comment for job in jobs):
+        waiting = [job for job in jobs if job.state == "PENDING" and "pal:alt=" in job.comment]
+        known, self.whole = self.whole, frozenset(name for job in waiting for name in job.partition.split(","))
+        if not waiting or not self.whole <= known:  # the next look has all that wait beside them
             return []
         others = frozenset(job.job_id for job in overview.jobs) - {job.job_id for job in jobs}
-        share = self._config.number("submit", "expected_run_share")
-        return changes(overview, barred | others, self._prices(overview, now_s), share, now_s)
+        return changes(overview, barred | others, self._prices(overview, now_s), self._expects, now_s)
 
     def _prices(self, overview: Overview, now_s: float) -> price_list.Prices:
         path = self._config.text("submit", "prices")

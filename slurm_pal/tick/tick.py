@@ -141,7 +141,9 @@ class Tick:
         intake, publisher = self._intake, self._publisher
         ingested = self._try(lambda: intake.take(now_s), 0) if intake else 0
         asked_s = self._monotonic()
-        overview = self._client.overview(marked=True, whole=self._lending.whole | self._elastic.whole)
+        overview = self._client.overview(
+            marked=True, whole=self._lending.whole | self._elastic.whole | self._choosing.whole
+        )
         query_s = self._took_s = self._monotonic() - asked_s
         every, overview = overview, self._aside.without(overview)
         if observers := self._observers:

@@ -130,6 +130,9 @@ def _one(lab: Lab, draw: random.Random, overview: Overview, known: Snapshot, cou
     counts["taken"] += not late
     if late:
         print(f"later: {words} {found.added}: {mine_at}, plain {at}")
+    if unix_s(at) - unix_s(mine_at) > SLACK_S:
+        counts["sooner"] = counts.get("sooner", 0) + 1
+        return
     spread, plain = leaves(network, mine), leaves(network, there)
     counts["fewer" if spread < plain else "equal" if spread == plain else "more"] += 1
     if spread > plain:

@@ -104,7 +104,7 @@ def test_what_is_not_known_is_left_to_slurm(tmp_path: Path) -> None:
 
 
 def test_against_every_set_of_nodes(tmp_path: Path) -> None:
-    """Never more leaves than the least, below the lowest switch; then never a worse class than the best of those."""
+    """Never more leaves than the least, of those the lowest switch; then never a worse class than the best of these."""
     draw = random.Random(11)
     for _ in range(60):
         table = {name: [draw.choice((0.97, 1.02, 1.2, 1.5))] * 2 for name in NAMES}
@@ -123,4 +123,4 @@ def test_against_every_set_of_nodes(tmp_path: Path) -> None:
 def _rank(names: tuple[str, ...], table: dict[str, list[float]]) -> tuple[int, int, float]:
     below = min(one.level for one in NET.switches if set(names) <= set(one.nodes))
     slowest = max(1.05 if table[name][0] <= 1.05 else 1.5 for name in names)  # classes of `scores`
-    return below, leaves(NET, names), slowest
+    return leaves(NET, names), below, slowest

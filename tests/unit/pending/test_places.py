@@ -11,6 +11,7 @@ from slurm_pal.base.prices import Prices
 from slurm_pal.decide import place_mark
 from slurm_pal.decide.alternatives import COST, DEADLINE, TIME, Goal
 from slurm_pal.decide.place_mark import MarkedPlace, PlaceMark
+from slurm_pal.decide.waits import Expects
 from slurm_pal.pending.places import AGAIN_S, PlaceChange, changes
 from slurm_pal.slurm.client import Overview
 
@@ -19,6 +20,7 @@ from ...doubles.partition_site import NOW_S, job, node, overview, part, running
 FAST, SLOW = MarkedPlace("gpu", "fast", "gpu:1", 0, "", 1000), MarkedPlace("old", "slow", "gpu:1", 0, "", 2000)
 CPU = MarkedPlace("cpu", "cpus", "none", 4, "1-00:00:00", 7200)
 PRICES = Prices({"fast": {"gres/gpu": 4.0}, "slow": {"gres/gpu": 1.0}, "cpus": {"cpu": 0.1}})
+EXPECTS = Expects(0.5, 3600.0)
 NODES = [node("s0", "slow"), node("f0", "fast"), node("c0", gpus=0)]
 PARTS = [part("slow", "s0"), part("fast", "f0"), part("cpus", "c0")]
 BUSY = running(1, "fast", {"f0": (0, 1)}), running(2, "slow", {"s0": (0, 1)})
@@ -31,13 +33,13 @@ def chosen(goal: Goal | None = None, name: str = "gpu", at_s: float = NOW_S - AG
 
 
 def waits(pairs: dict[str, str], **changes_: object) -> SlurmJob:
-    one = job(7, **{"partition": "fast", "start_s": NOW_S + 8000.0, **changes_})  # type: ignore[arg-type]
+    one = job(7, **{"partition": "fast", **changes_})  # type: ignore[arg-type]
     return one._replace(comment=marks.put("mine", pairs) or "") if "comment" not in changes_ else one
 
 
 def found(*jobs: SlurmJob, prices: Prices = PRICES, barred: frozenset[int] = frozenset()) -> list[PlaceChange]:
     seen = overview(*jobs, nodes=NODES, parts=PARTS)
-    return changes(seen, barred, prices, 0.5, NOW_S)
+    return changes(seen, barred, prices, EXPECTS, NOW_S)
 
 
 def test_a_job_starts_where_there_is_room_now() -> None:
@@ -49,7 +51,8 @@ def test_a_job_starts_where_there_is_room_now() -> None:
 
 
 def test_a_place_without_gpus_has_its_own_request() -> None:
-    (change,) = found(waits(chosen(), start_s=NOW_S + 40000.0), *BUSY)
+    long = running(1, "fast", {"f0": (0, 1)}, time_limit_s=86400)  # 42,600 s to go
+    (change,) = found(waits(chosen()), long, BUSY[1])
     assert change.there == "cpu" and change.fields["TresPerNode"] == "" and "Gres" not in change.fields
     assert change.fields["NumCPUs"] == "4" and change.fields["TimeLimit"] == "1-00:00:00"
 
@@ -65,7 +68,7 @@ def test_a_place_without_gpus_has_its_own_request() -> None:
         (waits(chosen(), Priority="0"), BUSY[0]),
         (waits(chosen(), array_job_id=7), BUSY[0]),
         (waits(chosen(), partition="slow"), BUSY[0]),  # somebody has changed it
-        (waits(chosen(), start_s=NOW_S + 2200.0), BUSY[0]),  # 1,100 s of waiting against 1,000 s of running longer
+        (waits(chosen()), running(1, "fast", {"f0": (0, 1)}, time_limit_s=3400)),  # 1,100 s of waiting against 1,000 s
         (waits(chosen()), BUSY[0], job(8, "slow", reason="Resources", comment="")),  # somebody waits there
         (waits(chosen(), comment="x" * 990), BUSY[0]),
     ],
@@ -78,9 +81,9 @@ def test_others_that_wait_may_be_known_only_by_their_reason() -> None:
     seen = overview(waits(chosen()), BUSY[0], nodes=NODES, parts=PARTS)._replace(
         queued=frozenset({("slow", "Priority")})
     )
-    assert changes(seen, frozenset(), PRICES, 0.5, NOW_S) == []
+    assert changes(seen, frozenset(), PRICES, EXPECTS, NOW_S) == []
     held = Overview(*seen[:4], queued=frozenset({("slow", "JobHeldUser")}))
-    assert len(changes(held, frozenset(), PRICES, 0.5, NOW_S)) == 1
+    assert len(changes(held, frozenset(), PRICES, EXPECTS, NOW_S)) == 1
 
 
 def test_jobs_that_others_look_after_are_left_alone() -> None:
@@ -103,7 +106,7 @@ def test_money_decides_where_the_user_says_so() -> None:
 
 def test_a_deadline_in_danger_is_worth_money() -> None:
     due = Goal(DEADLINE, NOW_S + 2500.0)
-    one = job(7, "slow", start_s=NOW_S + 8000.0)
+    one = job(7, "slow")
     one = one._replace(comment=marks.put("", chosen(due, "old")) or "")
     (change,) = found(one, BUSY[1])
     assert change.there == "gpu"
@@ -112,6 +115,6 @@ def test_a_deadline_in_danger_is_worth_money() -> None:
 
 
 def test_no_change_asks_for_fewer_cpus_than_it_was_submitted_with() -> None:
-    one = job(7, "cpus", TresPerNode="", NumCPUs="4", start_s=NOW_S + 90000.0, **{"CPUs/Task": "4"})
+    one = job(7, "cpus", TresPerNode="", NumCPUs="4", **{"CPUs/Task": "4"})
     pairs = chosen(name="cpu", cpus=4)
     assert found(one._replace(comment=marks.put("", pairs) or "")) == []
