@@ -13,6 +13,7 @@ from slurm_pal.cli import common, reading
 from slurm_pal.cli.admin import admin
 from slurm_pal.cli.aliases import renamed
 from slurm_pal.cli.compare import compare
+from slurm_pal.cli.costs import costs
 from slurm_pal.cli.demo import demo
 from slurm_pal.cli.doctor import doctor
 from slurm_pal.cli.evidence import evidence
@@ -193,6 +194,7 @@ pal.add_command(progress)
 pal.add_command(ack)
 pal.add_command(fork)
 pal.add_command(have)
+pal.add_command(costs)
 pal.add_command(observe)
 pal.add_command(probe_command)
 pal.add_command(compare)

@@ -158,6 +158,21 @@ def test_a_job_of_the_owners_qos_preempts_a_guest(centre: Lab, client: CliClient
     assert "PREEMPTED" in states
 
 
+def test_what_jobs_have_cost(centre: Lab, client: CliClient, tmp_path: Path) -> None:
+    job = sbatch(centre, "--gres=gpu:2", "-A", "owner", "--qos=owner", "-p", "owner", wrap="sleep 2")
+    wait_until(lambda: job in ended(centre))
+    (tmp_path / "pal.toml").write_text("[prices]\nowner = 3600\n")
+    env = centre.environ() | {"SLURM_PAL_CONFIG": str(tmp_path / "pal.toml"), "XDG_CONFIG_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [*PAL, "costs", "--since", "1d", "--json"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = {(row["account"], row["partition"]): row for row in json.loads(done.stdout)["rows"]}
+    held = told["owner", "owner"]
+    assert held["cost"] == pytest.approx(3600 * held["gpu_h"]) and held["gpu_h"] >= 4 / 3600
+    assert all(row["cost"] is None for (_, partition), row in told.items() if partition != "owner")
+
+
 # -- a history that was made here ------------------------------------------------------------
 
 

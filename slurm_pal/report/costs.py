@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""What jobs have cost, by account and partition: sacct's hours at today's prices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from slurm_pal.base.config import Config
+from slurm_pal.base.errors import DataError
+from slurm_pal.base.files import read_trusted
+from slurm_pal.base.numbers import digits
+from slurm_pal.base.prices import CPU, GPU, Prices, Usage, live, prices
+from slurm_pal.slurm import accounting
+
+COLUMNS = ("Account", "Partition", "ElapsedRaw", "AllocTRES")
+HEADER = ("ACCOUNT", "PARTITION", "JOBS", "GPU_H", "COST")
+CSV_COLUMNS = ("account", "partition", "jobs", "gpu_h", "cost")
+_UNITS = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10, "P": 2.0**20}  # GiB
+
+
+class CostRow(NamedTuple):
+    """One account in one partition."""
+
+    account: str
+    partition: str
+    jobs: int
+    gpu_h: float
+    cost: float | None  # None: no price is known there
+
+
+def usage_of(text: str) -> Usage:
+    """What a job held, by AllocTRES (sacct(1)), like `billing=4,cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=2000M,node=1`."""
+    pairs = dict(part.partition("=")[::2] for part in text.split(","))
+    kind = next((name.removeprefix(f"{GPU}:") for name in pairs if name.startswith(f"{GPU}:")), "")
+    gpus = digits(pairs.get(GPU) or pairs.get(f"{GPU}:{kind}", "")) or 0
+    return Usage(
+        gpus, digits(pairs.get(CPU, "")) or 0, _gib(pairs.get("mem", "")), digits(pairs.get("node", "")) or 1, kind
+    )
+
+
+def _gib(text: str) -> float:
+    unit = _UNITS.get(text[-1:].upper(), 0.0)
+    try:
+        return float(text[:-1]) * unit
+    except ValueError:
+        return 0.0
+
+
+def rows(lines: Iterable[str], known: Prices) -> list[CostRow]:
+    """Lines of sacct with COLUMNS, summed up; the dearest first."""
+    found: dict[tuple[str, str], CostRow] = {}
+    for line in lines:
+        words = line.rstrip("\n").split("|")
+        seconds = digits(words[2]) if len(words) == len(COLUMNS) else None
+        if not seconds or not words[3]:
+            continue
+        used, hours = usage_of(words[3]), seconds / 3600.0
+        price = known.per_hour(words[1], used)
+        old = found.get((words[0], words[1]), CostRow(words[0], words[1], 0, 0.0, None if price is None else 0.0))
+        cost = None if price is None or old.cost is None else old.cost + price * hours
+        found[words[0], words[1]] = CostRow(words[0], words[1], old.jobs + 1, old.gpu_h + used.gpus * hours, cost)
+    return sorted(found.values(), key=lambda row: (-(row.cost or 0.0), -row.gpu_h, row.account, row.partition))
+
+
+def current(config: Config, billing: Mapping[str, str], now_s: float) -> Prices:
+    """Today's prices. Raises DataError for a live file that cannot be read."""
+    path = config.text("submit", "prices")
+    try:
+        found = live(path, read_trusted(path).decode("utf-8", "replace")) if path else {}
+    except OSError as error:
+        raise DataError(f"the live prices {path} cannot be read: {error.strerror}") from None
+    return prices(config.prices, billing, found, now_s)
+
+
+def read(known: Prices, since_s: float) -> list[CostRow]:
+    """From the accounting database. Raises SlurmError."""
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since_s))
+    command = ["sacct", "-a", "-X", "-n", "-P", "-S", since, "-E", "now", "-o", ",".join(COLUMNS)]
+    with accounting.history(command) as stream:
+        return rows((line.decode(errors="replace") for line in stream), known)
