@@ -47,6 +47,7 @@ CHANGEABLE = frozenset({"partition", "gres", "cpus-per-task", "time"})
 MOST = 8
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _VALUE = re.compile(r"[A-Za-z0-9_.:+@%\[\]|&*()/-]+")
+_PARTITION = re.compile(r"[A-Za-z0-9_.:+@-]+")
 _STARTS = re.compile(r"to start at (\S+) ")
 _QUEUED = ("Partition", "TimeLimit", "tres-per-node", "tres-per-job", "NumNodes", "Reason")
 _ASK_S = 5.0
@@ -101,6 +102,10 @@ def wanted(
         warnings.append(f"the goal {error}: ignored")
         goal, stated = Goal(), False
     told = chosen.alt or tuple(value for key, value in directives if key == "alt")
+    if line.hetjob or (script and script.hetjob):
+        if told or stated:
+            warnings.append("a heterogeneous job has no choice of places: its goal and alternatives are ignored")
+        return None
     if told:
         try:
             return _declared(told, line, script, environment, goal, warnings)
@@ -151,7 +156,7 @@ def parse(text: str) -> NamedPlace:
                 raise UsageError(f"{text!r}: est={value} is not a time like 90 (s), 20m, 2h or 1-12:00:00")
         elif not sign or key not in OPTIONS:
             raise UsageError(f"{text!r}: {part!r} is not one of {', '.join(OPTIONS)}, est, with = and a value")
-        elif not _VALUE.fullmatch(value):
+        elif not (_PARTITION if key == "partition" else _VALUE).fullmatch(value):
             raise UsageError(f"{text!r}: {part!r} has a character that no such option has")
         else:
             found[OPTIONS[key]] = value
@@ -311,6 +316,8 @@ def pick(
         }  # fmt: skip
         could.append((place, request, one, row))
     if not could:
+        said = "; ".join(f"{row['name']}: {row['refused']}" for row in rows)
+        warnings.append(f"no place is chosen, since Slurm would take the job in none: {said}")
         return None
     made = places.best([one for _, _, one, _ in could], wanted.goal, now_s)
     place, request, _, row = could[made.at]

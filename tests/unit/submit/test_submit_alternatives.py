@@ -39,7 +39,7 @@ def test_alternatives_are_sbatchs_options_by_other_names() -> None:
     for bad in (
         "gpu", "gpu:", ":partition=p,est=1", "gpu:partition=p", "gpu:est=1", "gpu:partition=p,est=soon",
         "gpu:partition=p,est=0", "gpu:partition=p,est=1,what=2", "gpu:partition=a;b,est=1", "2:partition=p,est=1",
-        "gpu:partition=p,est=1,mem", "gpu:partition=$(id),est=1", "a b:partition=p,est=1",
+        "gpu:partition=p,est=1,mem", "gpu:partition=a)b,est=1", "gpu:partition=a|b,est=1", "gpu:partition=$(id),est=1", "a b:partition=p,est=1",
     ):  # fmt: skip
         with pytest.raises(UsageError):
             parse(bad)
@@ -105,6 +105,11 @@ def test_the_job_learns_its_place_by_its_partition() -> None:
     body = alternatives.with_name(SCRIPT, found).decode()
     assert body.splitlines()[4].startswith('case "$SLURM_JOB_PARTITION" in a100) PAL_ALT=gpu;; cpu) PAL_ALT=cpu ')
     assert body.splitlines()[4].endswith("; run") and len(body.splitlines()) == 5
+
+
+def test_a_heterogeneous_job_has_no_choice() -> None:
+    said: list[str] = []
+    assert wanted(":", "--gres=gpu:1", said=said) is None and "heterogeneous" in said[0]
 
 
 # -- what earlier jobs teach -----------------------------------------------------------------
