@@ -39,7 +39,9 @@ def test_alternatives_are_sbatchs_options_by_other_names() -> None:
     for bad in (
         "gpu", "gpu:", ":partition=p,est=1", "gpu:partition=p", "gpu:est=1", "gpu:partition=p,est=soon",
         "gpu:partition=p,est=0", "gpu:partition=p,est=1,what=2", "gpu:partition=a;b,est=1", "2:partition=p,est=1",
-        "gpu:partition=p,est=1,mem", "gpu:partition=a)b,est=1", "gpu:partition=a|b,est=1", "gpu:partition=$(id),est=1", "a b:partition=p,est=1",
+        "gpu:partition=p,est=1,mem",
+        "gpu:partition=a)b,est=1", "gpu:partition=a|b,est=1", "gpu:partition=$(id),est=1",
+        "a b:partition=p,est=1",
     ):  # fmt: skip
         with pytest.raises(UsageError):
             parse(bad)
