@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 NOWHERE = "no job is sent to chosen nodes: no daemon takes node lists back, and {}; shown once a day"
 LAST_MARGIN_S = 60.0
 """A lease is taken back this long after submit.lease_max_s, whatever the job waits for."""
-LOOK_UP_S = 3.0
+LOOK_UP_S = 1.0
 """What earlier jobs waited and ran is looked up in so long a time, or not at all."""
 
 
@@ -131,6 +131,7 @@ def plan(
     made["steered"] = {"partition": steered.partition, "of": [*request.partitions]} if steered else None
     planned = SubmissionPlan(decided, made, words)
     planned.place = picked.place if picked else None
+    workers = elastic.mark if elastic else None
     if (says and alive) or workers:
         plain = job_word(known.sensitivity, named, Moving(), nodes=nodes) if says and alive else None
         planned.word = _added(own, False, "", plain, [], workers)

@@ -173,8 +173,9 @@ def study(seed: int, loads: Sequence[float]) -> dict[str, list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--loads", default=",".join(LOADS))
     options = parser.parse_args()
-    for name, loads in LOADS.items():
+    for name, loads in ((name, LOADS[name]) for name in options.loads.split(",")):
         sums = []
         for seed in range(1, options.seeds + 1):
             found = study(seed, loads)
