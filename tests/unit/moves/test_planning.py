@@ -160,12 +160,12 @@ def test_a_request_that_cannot_be_read_stays() -> None:
     found = planned(
         SLOW_AND_FAST,
         [
-            running(job(1, {"n0": (0,)}), "--gpus=1 --switches=1"),
+            running(job(1, {"n0": (0,)}), "--gpus=1 --contiguous"),
             running(job(2, {"n0": (1,)}), "--ntasks=1"),
         ],
     )
     assert not found.moves
-    assert why(found, 1) == "where it may go is not known: --switches: Slurm weighs the network"
+    assert why(found, 1) == "where it may go is not known: --contiguous: Slurm weighs the order of nodes"
     assert why(found, 2) == "where it may go is not known: it asks for no GPU"
 
 
