@@ -41,8 +41,10 @@ class Choosing:
         jobs = tuple(job for job in overview.jobs if not self._only_user or job.user == self._only_user)
         waiting = [job for job in jobs if job.state == "PENDING" and "pal:alt=" in job.comment]
         known, self.whole = self.whole, frozenset(name for job in waiting for name in job.partition.split(","))
-        if not waiting or not self.whole <= known:  # the next look has all that wait beside them
+        if not waiting:
             return []
+        if not self.whole <= known:  # this process sees them for the first time: who else waits there?
+            overview = overview._replace(jobs=self._client.overview(marked=True, whole=self.whole).jobs)
         others = frozenset(job.job_id for job in overview.jobs) - {job.job_id for job in jobs}
         return changes(overview, barred | others, self._prices(overview, now_s), self._expects, now_s)
 
