@@ -38,12 +38,14 @@ class PlaceChange(NamedTuple):
 
 
 def changes(
-    overview: Overview, barred: Collection[int], prices: Prices, expects: Expects, now_s: float
-) -> list[PlaceChange]:
+    overview: Overview, barred: Collection[int], prices: Prices, expects: Expects, now_s: float,
+    gpus_stay: bool = False,
+) -> list[PlaceChange]:  # fmt: skip
     """What to change now, at most one job for each partition: the next tick sees what is free after it.
 
     `barred` are jobs that something else looks after. The overview has all pending jobs of the partitions where such
-    jobs wait.
+    jobs wait. `gpus_stay`: this release of Slurm takes no GPUs away from a pending job, so that one that asks for some
+    goes only where there are some.
     """
     found: list[PlaceChange] = []
     taken: set[str] = set()
@@ -53,7 +55,7 @@ def changes(
         fixed = job.req_nodes or job.exc_nodes or job.array_job_id is not None
         if mark is None or fixed or not job.waits_for_nodes or now_s - mark.at_s < AGAIN_S:
             continue
-        change = _change(job, mark, overview, taken, prices, expects, now_s)
+        change = _change(job, mark, overview, taken, prices, expects, now_s, gpus_stay)
         if change is not None:
             found.append(change)
             taken.add(change.fields["Partition"])
@@ -62,7 +64,7 @@ def changes(
 
 def _change(
     job: SlurmJob, mark: PlaceMark, overview: Overview, taken: Collection[str], prices: Prices, expects: Expects,
-    now_s: float,
+    now_s: float, gpus_stay: bool,
 ) -> PlaceChange | None:  # fmt: skip
     by_name = {place.name: place for place in mark.places}
     here = by_name[mark.chosen]
@@ -74,6 +76,7 @@ def _change(
         if place.name != mark.chosen
         and place.partition not in taken
         and (place.cpus or mark.cpus) >= mark.cpus
+        and not (gpus_stay and place.gres == NO_GPUS and gpus_of(job))
         and not _queued(overview, place.partition, job.job_id)
         and _fits_now(overview, _request(job, mark, place), place.partition)
     ]

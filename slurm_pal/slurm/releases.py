@@ -25,6 +25,9 @@ SINCE: dict[str, Release] = {
     "preempt parameters": (23, 2),
     # slurm.conf(5), TopologyPlugin.
     "topology of blocks": (23, 11),
+    # An empty TresPerNode takes them away in 22.05. In 24.11 the job is given them after every update that Slurm
+    # accepts (that one, Gres=gpu:0, Gres=). No release between was run.
+    "pending jobs keep their GPUs": (22, 6),
     "narrow partitions refuse jobs": (22, 6),  # 22.05 lets them wait, 24.11 and 26.05 refuse; none between was run
 }
 """Difference -> the first release that has it."""

@@ -15,6 +15,7 @@ from slurm_pal.base.files import read_trusted
 from slurm_pal.decide.waits import Expects
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.pending.places import PlaceChange, changes
+from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview, SlurmClient
 from slurm_pal.tick.role import Role
 
@@ -35,6 +36,7 @@ class Choosing:
         """Partitions where such jobs wait: there every pending job counts, since some come before them."""
         self._rows: dict[str, price_list.LivePrice] = {}
         self._read_s = -PRICES_S
+        self._gpus_stay: bool | None = None
 
     def decide(self, overview: Overview, barred: frozenset[int], now_s: float) -> list[PlaceChange]:
         """What to change; `barred` are jobs with leases or moves of ours. Raises DataError for unreadable prices."""
@@ -46,7 +48,10 @@ class Choosing:
         if not self.whole <= known:  # this process sees them for the first time: who else waits there?
             overview = overview._replace(jobs=self._client.overview(marked=True, whole=self.whole).jobs)
         others = frozenset(job.job_id for job in overview.jobs) - {job.job_id for job in jobs}
-        return changes(overview, barred | others, self._prices(overview, now_s), self._expects, now_s)
+        if self._gpus_stay is None:
+            self._gpus_stay = releases.has(self._client.version(), "pending jobs keep their GPUs")
+        prices = self._prices(overview, now_s)
+        return changes(overview, barred | others, prices, self._expects, now_s, self._gpus_stay)
 
     def _prices(self, overview: Overview, now_s: float) -> price_list.Prices:
         path = self._config.text("submit", "prices")

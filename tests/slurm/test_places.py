@@ -14,6 +14,8 @@ import pytest
 
 from slurm_pal.lab.demo import program
 from slurm_pal.lab.lab import Lab
+from slurm_pal.slurm import releases
+from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.store.snapshot import GpuScore, publish
 
 from .conftest import short_directory, skip_without_slurm
@@ -172,11 +174,16 @@ def test_while_it_waits_a_tick_chooses_again(user: User) -> None:
 
 
 def test_a_job_that_goes_to_cpus_has_them(user: User) -> None:
-    """Slurm keeps the number of CPUs of a task as it was submitted; the job is told the one that it has."""
+    """Slurm keeps the number of CPUs of a task as it was submitted; the job is told the one that it has.
+
+    Where a pending job keeps its GPUs, the tick sends none there.
+    """
     user.fill("fast", 2)
     job, _ = user.palsub("job.sh")
-    user.run("scontrol", "update", f"JobId={job}", "Partition=cpu", "TresPerNode=", "NumCPUs=4")
-    assert user.output(job) == "cpu cpu none 4 4"
+    client = CliClient(subprocess_runner(30.0, user.env))
+    client.update_job(job, Partition="cpu", TresPerNode="", NumCPUs="4")
+    gpus = "0" if releases.has(client.version(), "pending jobs keep their GPUs") else "none"
+    assert user.output(job) == f"cpu cpu {gpus} 4 4"
 
 
 def scores(user: User) -> None:

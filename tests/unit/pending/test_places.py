@@ -55,6 +55,8 @@ def test_a_place_without_gpus_has_its_own_request() -> None:
     (change,) = found(waits(chosen()), long, BUSY[1])
     assert change.there == "cpu" and change.fields["TresPerNode"] == "" and "Gres" not in change.fields
     assert change.fields["NumCPUs"] == "4" and change.fields["TimeLimit"] == "1-00:00:00"
+    seen = overview(waits(chosen()), long, BUSY[1], nodes=NODES, parts=PARTS)
+    assert changes(seen, frozenset(), PRICES, EXPECTS, NOW_S, gpus_stay=True) == []
 
 
 @pytest.mark.parametrize(
