@@ -12,6 +12,7 @@ from slurm_pal.base import prices as price_list
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, SlurmError
 from slurm_pal.base.files import read_trusted
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.waits import Expects
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.pending.places import PlaceChange, changes
@@ -38,16 +39,23 @@ class Choosing:
         self._read_s = -PRICES_S
         self._gpus_stay: bool | None = None
 
-    def decide(self, overview: Overview, barred: frozenset[int], now_s: float) -> list[PlaceChange]:
-        """What to change; `barred` are jobs with leases or moves of ours. Raises DataError for unreadable prices."""
-        jobs = tuple(job for job in overview.jobs if not self._only_user or job.user == self._only_user)
-        waiting = [job for job in jobs if job.state == "PENDING" and "pal:alt=" in job.comment]
+    def look(self, overview: Overview) -> bool:
+        """Whether such jobs wait in partitions of which `whole` did not have the name yet."""
+        waiting = [job for job in self._mine(overview) if job.state == "PENDING" and "pal:alt=" in job.comment]
         known, self.whole = self.whole, frozenset(name for job in waiting for name in job.partition.split(","))
-        if not waiting:
+        return not self.whole <= known
+
+    def _mine(self, overview: Overview) -> list[SlurmJob]:
+        return [job for job in overview.jobs if not self._only_user or job.user == self._only_user]
+
+    def decide(self, overview: Overview, barred: frozenset[int], now_s: float) -> list[PlaceChange]:
+        """What to change; `barred` are jobs with leases or moves of ours.
+
+        Raises DataError for unreadable prices, SlurmError where Slurm does not report its release.
+        """
+        if not self.whole:
             return []
-        if not self.whole <= known:  # this process sees them for the first time: who else waits there?
-            overview = overview._replace(jobs=self._client.overview(marked=True, whole=self.whole).jobs)
-        others = frozenset(job.job_id for job in overview.jobs) - {job.job_id for job in jobs}
+        others = frozenset(job.job_id for job in overview.jobs) - {job.job_id for job in self._mine(overview)}
         if self._gpus_stay is None:
             self._gpus_stay = releases.has(self._client.version(), "pending jobs keep their GPUs")
         prices = self._prices(overview, now_s)

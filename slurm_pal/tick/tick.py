@@ -141,9 +141,9 @@ class Tick:
         intake, publisher = self._intake, self._publisher
         ingested = self._try(lambda: intake.take(now_s), 0) if intake else 0
         asked_s = self._monotonic()
-        overview = self._client.overview(
-            marked=True, whole=self._lending.whole | self._elastic.whole | self._choosing.whole
-        )
+        overview = self._look()
+        if self._choosing.look(overview):  # at the first look of a process: who else waits there?
+            overview = self._look()
         query_s = self._took_s = self._monotonic() - asked_s
         every, overview = overview, self._aside.without(overview)
         if observers := self._observers:
@@ -321,6 +321,10 @@ class Tick:
         self._trouble += self._hand.carry_out(wishes, jobs, now_s)
         if self._journal.leases().keys() & {wish.job_id for wish in wishes}:  # Slurm had the job in its hands
             self._look_s = now_s + AGAIN_LOOK_S
+
+    def _look(self) -> Overview:
+        whole = self._lending.whole | self._elastic.whole | self._choosing.whole
+        return self._client.overview(marked=True, whole=whole)
 
     def _each(self, part: Callable[[Overview], T], every: Overview, otherwise: T) -> T:
         """Do a part that looks at jobs: jobs on which it fails are set aside, and it is done for all others."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -149,28 +150,47 @@ def test_partitions_are_chosen_by_their_price(user: User) -> None:
     assert shown["chosen"] == "slow" and user.output(job) == "slow"
 
 
-def test_while_it_waits_a_tick_chooses_again(user: User) -> None:
-    user.run(program("pal-profile"), "run", "--yes")  # each node by a partition of its own
-    (user.home / "job.sh").write_text(SCRIPT.replace("est=40m", "est=21m"))
-    user.fill("fast", 2)
-    user.fill("slow", 2)
+@contextmanager
+def ticking(user: User) -> Iterator[None]:
     daemon = subprocess.Popen(
         [program("pal-rebalance"), "--act", "--daemon"], env=user.env | {"SLURM_PAL_REBALANCE_INTERVAL_S": "1"},
         cwd=user.home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         user.until(lambda: any((user.home / "pal").glob("snapshot.heartbeat*")))
-        job, shown = user.palsub("job.sh")
-        assert shown["chosen"] == "gpu" and user.waits_in(job) == "PENDING fast"
-        comment = user.run("squeue", "-h", "-j", str(job), "-o", "%k").strip()
-        at = comment.partition("at=")[2].partition(";")[0]
-        user.run("scontrol", "update", f"JobId={job}", f"Comment={comment.replace(at, str(int(at) - 300))}")
-        user.run("scancel", "-p", "slow", "--me")
-        assert user.output(job).startswith("old slow ")
-        assert '"what": "place"' in (user.home / "pal" / "rebalance.log").read_text()
+        yield
     finally:
         daemon.terminate()
         daemon.wait(30)
+
+
+def chosen_long_ago(user: User) -> int:
+    """A job that waits in the partition `fast`, where a tick may choose again."""
+    job, shown = user.palsub("job.sh")
+    assert shown["chosen"] == "gpu" and user.waits_in(job) == "PENDING fast"
+    comment = user.run("squeue", "-h", "-j", str(job), "-o", "%k").strip()
+    at = comment.partition("at=")[2].partition(";")[0]
+    user.run("scontrol", "update", f"JobId={job}", f"Comment={comment.replace(at, str(int(at) - 300))}")
+    return job
+
+
+@pytest.mark.parametrize("cron", [False, True])
+def test_while_it_waits_a_tick_chooses_again(user: User, cron: bool) -> None:
+    user.run(program("pal-profile"), "run", "--yes")  # each node by a partition of its own
+    (user.home / "job.sh").write_text(SCRIPT.replace("est=40m", "est=21m"))
+    user.fill("fast", 2)
+    user.fill("slow", 2)
+    with ticking(user):
+        job = chosen_long_ago(user)
+        if not cron:
+            user.run("scancel", "-p", "slow", "--me")
+            assert user.output(job).startswith("old slow ")
+    if cron:  # the daemon has ended: this process looks once
+        user.run("scancel", "-p", "slow", "--me")
+        user.until(lambda: user.run("squeue", "-h", "-p", "slow") == "")
+        user.run(program("pal-rebalance"), "--act", "--once")
+        assert user.output(job).startswith("old slow ")
+    assert '"what": "place"' in (user.home / "pal" / "rebalance.log").read_text()
 
 
 def test_a_job_that_goes_to_cpus_has_them(user: User) -> None:
