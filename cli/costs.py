@@ -8,6 +8,7 @@ import time
 import click
 
 from slurm_pal.base import config as settings
+from slurm_pal.base import prices
 from slurm_pal.cli import common
 from slurm_pal.profiling.sweep.plan import duration_s
 from slurm_pal.report import costs as report
@@ -29,7 +30,9 @@ def costs(since: str, noheader: bool, parsable2: bool, as_csv: bool, as_json: bo
     """
     now_s, config = time.time(), settings.load()
     partitions = connect(config).overview().partitions
-    known = report.current(config, {one.name: one.billing for one in partitions if one.billing}, now_s)
+    known = prices.current(config, {one.name: one.billing for one in partitions if one.billing}, now_s)
+    for text in known.complaints:
+        common.say(f"pal: {text}", err=True)
     found = report.read(known, now_s - duration_s(since))
     if as_json:
         common.print_json("costs", {"rows": [row._asdict() for row in found], "since": since})
@@ -43,5 +46,3 @@ def costs(since: str, noheader: bool, parsable2: bool, as_csv: bool, as_json: bo
     ]
     for text in (table.parsable if parsable2 else table.columns)(report.HEADER, shown, noheader):
         common.say(text)
-    for name in known.old:
-        common.say(f"pal: the live price of {name} is older than a day and does not count", err=True)

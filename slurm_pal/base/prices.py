@@ -13,11 +13,16 @@ from collections.abc import Mapping
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.light import NamedTuple
 
+TYPE_CHECKING = False  # typing's own constant costs the import of typing
+if TYPE_CHECKING:
+    from slurm_pal.base.config import Config
+
 GPU, CPU, MEMORY, NODE = "gres/gpu", "cpu", "mem", "node"
 LIVE_S = 86400.0
 """A live price counts for so long; after that, the constant does."""
 MOST = 1e9
-_UNITS = {"k": 2.0**-20, "m": 2.0**-10, "g": 1.0, "t": 2.0**10, "p": 2.0**20}  # of memory, GiB
+GIB = {"k": 2.0**-20, "m": 2.0**-10, "g": 1.0, "t": 2.0**10, "p": 2.0**20}
+"""Of memory: Slurm's unit in lower case -> GiB."""
 
 Rates = Mapping[str, float]
 """TRES in lower case -> money for an hour of one; memory by GiB."""
@@ -52,6 +57,14 @@ class Prices(NamedTuple):
         rates = self.rates.get(partition)
         return per_hour(rates, usage) if rates is not None else None
 
+    @property
+    def complaints(self) -> list[str]:
+        """What users and admins are to know, one line each."""
+        found = [f"{self.trouble}; those of [prices] count"] if self.trouble else []
+        if self.old:
+            found.append(f"older than a day, and not counted: the live prices of {', '.join(self.old)}")
+        return found
+
 
 def parse(value: object) -> Rates:
     """Rates of a number (of a GPU hour) or of a text. Raises ValueError, with the part that is wrong."""
@@ -67,8 +80,8 @@ def parse(value: object) -> Rates:
             raise ValueError(f"{part!r} is not like GRES/gpu=2.5")
         unit = text[-1:].lower()
         if tres == MEMORY:  # Slurm counts it in MiB where no unit is given
-            scale = _UNITS[unit if unit in _UNITS else "m"]
-            found[tres] = _amount(text[:-1] if unit in _UNITS else text) / scale
+            scale = GIB[unit if unit in GIB else "m"]
+            found[tres] = _amount(text[:-1] if unit in GIB else text) / scale
         else:
             found[tres] = _amount(text)
     return found
@@ -112,6 +125,22 @@ def live(path: str, text: str) -> dict[str, LivePrice]:
         if name not in found or found[name].at_s <= row.at_s:
             found[name] = row
     return found
+
+
+def current(config: Config, billing: Mapping[str, str], now_s: float) -> Prices:
+    """What hours cost now, by pal.toml and its live file; where that cannot be used, the constants count.
+
+    `billing`: partition -> its TRESBillingWeights.
+    """
+    path, rows, trouble = config.text("submit", "prices"), {}, ""
+    if path:
+        from slurm_pal.base.files import read_trusted
+
+        try:
+            rows = live(path, read_trusted(path).decode("utf-8", "replace"))
+        except (OSError, DataError) as error:
+            trouble = f"the live prices cannot be read: {error}"
+    return prices(config.prices, billing, rows, now_s)._replace(trouble=trouble)
 
 
 def prices(

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.base.numbers import digits
+from slurm_pal.base.prices import Usage
+from slurm_pal.decide.request import Request
 from slurm_pal.slurm.parse import unix_s
 
 TIME, COST, DEADLINE = "time", "cost", "deadline"
@@ -33,11 +35,6 @@ class Goal(NamedTuple):
     kind: str = TIME
     until_s: float = math.inf  # Unix s; of a deadline
 
-    @property
-    def word(self) -> str:
-        """As a user writes it, without the time of a deadline."""
-        return self.kind
-
 
 class Alternative(NamedTuple):
     """One place that would do."""
@@ -48,7 +45,6 @@ class Alternative(NamedTuple):
     run_s: float
     per_hour: float | None  # money for an hour there; None: no price is known
     stage_in_s: float = 0.0
-    egress: float = 0.0  # money for bringing the data there
 
     @property
     def end_s(self) -> float:
@@ -60,7 +56,7 @@ class Alternative(NamedTuple):
         """Money; infinite where no price is known."""
         if self.per_hour is None:
             return math.inf
-        return self.per_hour * (self.stage_in_s + self.run_s) / 3600.0 + self.egress
+        return self.per_hour * (self.stage_in_s + self.run_s) / 3600.0
 
 
 class Chosen(NamedTuple):
@@ -68,6 +64,18 @@ class Chosen(NamedTuple):
 
     at: int
     why: str
+
+
+def usage(request: Request) -> Usage:
+    """What the job would hold, as far as its request says."""
+    shape, tasks = request.shape, max(1, request.tasks)
+    gpus = shape.total if shape else 0
+    cpus = max(tasks * max(1, request.cpus_per_task), gpus * request.cpus_per_gpu)
+    nodes = (shape.nodes if shape and shape.nodes else request.nodes_min) or 1
+    memory_mib = max(
+        (request.mem_per_node_mib or 0) * nodes, request.mem_per_cpu_mib * cpus, request.mem_per_gpu_mib * gpus
+    )
+    return Usage(gpus, cpus, memory_mib / 1024.0, nodes, shape.gpu_type if shape else "")
 
 
 def best(places: Sequence[Alternative], goal: Goal, now_s: float) -> Chosen:

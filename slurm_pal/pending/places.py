@@ -13,9 +13,9 @@ from typing import NamedTuple
 from slurm_pal.base import marks
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.base.prices import Prices, Usage
+from slurm_pal.base.prices import Prices
 from slurm_pal.decide import place_mark, steering
-from slurm_pal.decide.alternatives import Alternative, best, worth_changing
+from slurm_pal.decide.alternatives import Alternative, best, usage, worth_changing
 from slurm_pal.decide.job_request import request_at
 from slurm_pal.decide.place_mark import NO_GPUS, MarkedPlace, PlaceMark
 from slurm_pal.decide.request import Request
@@ -85,7 +85,7 @@ def _change(
     waits = [Alternative(here.name, here.partition, _wait_s(job, overview, expects, now_s), float(here.run_s), None)]
     waits += [Alternative(place.name, place.partition, 0.0, float(place.run_s), None) for place in open_places]
     rows = [
-        row._replace(per_hour=prices.per_hour(row.partition, _usage(_request(job, mark, by_name[row.name]))))
+        row._replace(per_hour=prices.per_hour(row.partition, usage(_request(job, mark, by_name[row.name]))))
         for row in waits
     ]
     chosen = best(rows, mark.goal, now_s)
@@ -158,14 +158,6 @@ def _holds(node: Node, request: Request) -> bool:
     memory_mib = request.mem_per_node_mib or request.mem_per_cpu_mib * cpus
     free = node.cpus - node.cpus_used >= cpus and node.memory_mib - node.memory_used_mib >= memory_mib
     return free and usable(node.states) and not (request.empty_nodes and node.cpus_used)
-
-
-def _usage(request: Request) -> Usage:
-    gpus = request.shape.total if request.shape else 0
-    cpus = max(1, request.tasks) * max(1, request.cpus_per_task)
-    kind = request.shape.gpu_type if request.shape else ""
-    memory_mib = (request.mem_per_node_mib or 0) * request.nodes_min or request.mem_per_cpu_mib * cpus
-    return Usage(gpus, cpus, memory_mib / 1024.0, request.nodes_min, kind)
 
 
 def _fields(job: SlurmJob, mark: PlaceMark, place: MarkedPlace, now_s: float) -> dict[str, str]:

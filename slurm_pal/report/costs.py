@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from slurm_pal.base.config import Config
-from slurm_pal.base.errors import DataError
-from slurm_pal.base.files import read_trusted
 from slurm_pal.base.numbers import digits
-from slurm_pal.base.prices import CPU, GPU, Prices, Usage, live, prices
+from slurm_pal.base.prices import CPU, GIB, GPU, Prices, Usage
 from slurm_pal.slurm import accounting
 
 COLUMNS = ("Account", "Partition", "ElapsedRaw", "AllocTRES")
 HEADER = ("ACCOUNT", "PARTITION", "JOBS", "GPU_H", "COST")
 CSV_COLUMNS = ("account", "partition", "jobs", "gpu_h", "cost")
-_UNITS = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10, "P": 2.0**20}  # GiB
 
 
 class CostRow(NamedTuple):
@@ -41,7 +37,7 @@ def usage_of(text: str) -> Usage:
 
 
 def _gib(text: str) -> float:
-    unit = _UNITS.get(text[-1:].upper(), 0.0)
+    unit = GIB.get(text[-1:].lower(), 0.0)
     try:
         return float(text[:-1]) * unit
     except ValueError:
@@ -62,16 +58,6 @@ def rows(lines: Iterable[str], known: Prices) -> list[CostRow]:
         cost = None if price is None or old.cost is None else old.cost + price * hours
         found[words[0], words[1]] = CostRow(words[0], words[1], old.jobs + 1, old.gpu_h + used.gpus * hours, cost)
     return sorted(found.values(), key=lambda row: (-(row.cost or 0.0), -row.gpu_h, row.account, row.partition))
-
-
-def current(config: Config, billing: Mapping[str, str], now_s: float) -> Prices:
-    """Today's prices. Raises DataError for a live file that cannot be read."""
-    path = config.text("submit", "prices")
-    try:
-        found = live(path, read_trusted(path).decode("utf-8", "replace")) if path else {}
-    except OSError as error:
-        raise DataError(f"the live prices {path} cannot be read: {error.strerror}") from None
-    return prices(config.prices, billing, found, now_s)
 
 
 def read(known: Prices, since_s: float) -> list[CostRow]:

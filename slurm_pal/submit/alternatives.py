@@ -13,13 +13,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 from slurm_pal.base import prices as price_list
-from slurm_pal.base.errors import DataError, UsageError
+from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import FOR_NODES
 from slurm_pal.base.light import Any, NamedTuple
 from slurm_pal.base.numbers import digits
 from slurm_pal.decide import alternatives as places
 from slurm_pal.decide.alternatives import Alternative, Goal
-from slurm_pal.decide.place_mark import MarkedPlace, PlaceMark, pairs_of
+from slurm_pal.decide.place_mark import MOST, MarkedPlace, PlaceMark, pairs_of
 from slurm_pal.decide.request import Conflict, Request
 from slurm_pal.decide.waits import Expects, Waiting, expected_wait_s, pool
 from slurm_pal.slurm.parse import seconds, unix_s
@@ -44,7 +44,6 @@ OPTIONS = {
 """What an alternative may say -> sbatch's option."""
 CHANGEABLE = frozenset({"partition", "gres", "cpus-per-task", "time"})
 """What a tick can change of a pending job."""
-MOST = 8
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _VALUE = re.compile(r"[A-Za-z0-9_.:+@%\[\]|&*()/-]+")
 _PARTITION = re.compile(r"[A-Za-z0-9_.:+@-]+")
@@ -124,7 +123,7 @@ def wanted(
     if len(names) < 2:
         if stated and goal.kind != places.TIME:
             warnings.append(
-                f"the goal {goal.word} has nothing to choose from: name several partitions, or use #PAL alt="
+                f"the goal {goal.kind} has nothing to choose from: name several partitions, or use #PAL alt="
             )
         return None
     return Choices(goal, tuple(NamedPlace(name, name, (("partition", name),)) for name in names), False)
@@ -285,7 +284,9 @@ def pick(
     """
     starts, queued = asking.starts(), asking.queued()
     known = place_history.read()
-    prices = current_prices(config, overview, now_s, warnings)
+    billing = {partition.name: partition.billing for partition in overview.partitions if partition.billing}
+    prices = price_list.current(config, billing, now_s)
+    warnings += prices.complaints
     expects = Expects(config.number("submit", "expected_run_share"), config.number("submit", "expected_run_s"))
     rows: list[dict[str, Any]] = []
     could: list[tuple[NamedPlace, Request, Alternative, dict[str, Any]]] = []
@@ -307,7 +308,10 @@ def pick(
             slowest = min(value for value in speeds.values() if value > 0)
             base_s *= slowest / speed
         run_s = base_s * (slowdown(request) if not seen_s and request.shape else 1.0)
-        per_hour, stage_in_s = prices.per_hour(place.partition, usage(request)), _stage_in_s(data, overview, place)
+        per_hour, stage_in_s = (
+            prices.per_hour(place.partition, places.usage(request)),
+            _stage_in_s(data, overview, place),
+        )
         one = Alternative(place.name, place.partition, wait_s, run_s, per_hour, stage_in_s)
         row |= {
             "planned_s": round(planned_s), "wait_s": round(wait_s), "wait_from": waits_by,
@@ -375,35 +379,6 @@ def _stage_in_s(data: Near | None, overview: Overview, place: NamedPlace) -> flo
 def _limited(default_run_s: float, request: Request, config: Config) -> float:
     limit_s = request.time_limit_s
     return limit_s * config.number("submit", "expected_run_share") if limit_s else default_run_s
-
-
-def usage(request: Request) -> price_list.Usage:
-    """What the job would hold, as far as its request says."""
-    shape, tasks = request.shape, max(1, request.tasks)
-    gpus = shape.total if shape else 0
-    cpus = max(tasks * max(1, request.cpus_per_task), gpus * request.cpus_per_gpu)
-    nodes = (shape.nodes if shape and shape.nodes else request.nodes_min) or 1
-    memory_mib = max(
-        (request.mem_per_node_mib or 0) * nodes, request.mem_per_cpu_mib * cpus, request.mem_per_gpu_mib * gpus
-    )
-    return price_list.Usage(gpus, cpus, memory_mib / 1024.0, nodes, shape.gpu_type if shape else "")
-
-
-def current_prices(config: Config, overview: Overview, now_s: float, warnings: list[str]) -> price_list.Prices:
-    """What hours cost now. A live file that cannot be used is reported, and the constants count."""
-    path, rows = config.text("submit", "prices"), {}
-    if path:
-        from slurm_pal.base.files import read_trusted
-
-        try:
-            rows = price_list.live(path, read_trusted(path).decode("utf-8", "replace"))
-        except (OSError, DataError) as error:
-            warnings.append(f"the live prices cannot be read, so those of [prices] count: {error}")
-    billing = {partition.name: partition.billing for partition in overview.partitions if partition.billing}
-    found = price_list.prices(config.prices, billing, rows, now_s)
-    if found.old:
-        warnings.append(f"older than a day, and not counted: the live prices of {', '.join(found.old)}")
-    return found
 
 
 def runs_in_shell(body: bytes) -> bool:

@@ -111,10 +111,9 @@ def plan(
     open_mode = own.open_mode or (APPEND if moving.movable else "")
     nodes, named = own_nodes(request), origin(known)
     word = job_word(known.sensitivity, named, moving, open_mode, known.is_measured, nodes) if says else None
-    workers = elastic.mark if elastic else None
-    if picked and alive and not (request.comment or request.soft_only):
-        workers = picked.mark
-    added += _added(own, moving.movable, mark, word, warnings, workers)
+    lasting = elastic.mark if elastic else None
+    choosing = picked.mark if picked and alive and not (request.comment or request.soft_only) else None
+    added += _added(own, moving.movable, mark, word, warnings, choosing or lasting)
     words = ["sbatch", *sent.before, *added, *sent.after]
     made = decision.record(
         decided._replace(added=tuple(added)),
@@ -131,10 +130,9 @@ def plan(
     made["steered"] = {"partition": steered.partition, "of": [*request.partitions]} if steered else None
     planned = SubmissionPlan(decided, made, words)
     planned.place = picked.place if picked else None
-    workers = elastic.mark if elastic else None
-    if (says and alive) or workers:
+    if (says and alive) or lasting:  # without the choice of places: sbatch is to have what the user typed
         plain = job_word(known.sensitivity, named, Moving(), nodes=nodes) if says and alive else None
-        planned.word = _added(own, False, "", plain, [], workers)
+        planned.word = _added(own, False, "", plain, [], lasting)
     if isinstance(scores, DataError):
         planned.trouble = str(scores)
     planned.parsable = request.parsable or line.has("parsable")
@@ -154,24 +152,24 @@ def _added(
     mark: str,
     word: dict[str, str] | None,
     warnings: list[str],
-    workers: dict[str, str] | None = None,
+    other: dict[str, str] | None = None,
 ) -> list[str]:
-    """The --comment that sbatch gets for the marks of lease, job and workers, and --open-mode; [] for none.
+    """The --comment that sbatch gets for the marks of lease, job and `other`, and --open-mode; [] for none.
 
     The user's own comment is extended only if they asked for that, by making the job movable or elastic.
     """
     if word is not None and (not known.readable or (known.comment and not asked)):
         word = None
-    if not mark and word is None and workers is None:
+    if not mark and word is None and other is None:
         return []
     text = comment(known.comment, mark, word)
     if text is None:
         warnings.append("the job is not movable: its comment is too long for the mark")
         text, asked = mark, False
-    if workers is not None:
-        longer = marks.put(text or known.comment, workers)
+    if other is not None:
+        longer = marks.put(text or known.comment, other)
         if longer is None:
-            warnings.append("no tick will know that the job is elastic: its comment is too long for the mark")
+            warnings.append("no tick will see that the job is elastic or has several places: its comment is too long")
         text = longer or text
     comments = [f"--comment={text}"] if text else []
     if not asked:

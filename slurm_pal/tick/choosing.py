@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_pal.base import prices as price_list
+from slurm_pal.base import prices
 from slurm_pal.base.config import Config
-from slurm_pal.base.errors import DataError, SlurmError
-from slurm_pal.base.files import read_trusted
+from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.waits import Expects
 from slurm_pal.journal.event_log import EventLog
@@ -35,7 +34,7 @@ class Choosing:
         )  # fmt: skip
         self.whole: frozenset[str] = frozenset()
         """Partitions where such jobs wait: there every pending job counts, since some come before them."""
-        self._rows: dict[str, price_list.LivePrice] = {}
+        self._prices = prices.Prices({})
         self._read_s = -PRICES_S
         self._gpus_stay: bool | None = None
 
@@ -51,26 +50,22 @@ class Choosing:
     def decide(self, overview: Overview, barred: frozenset[int], now_s: float) -> list[PlaceChange]:
         """What to change; `barred` are jobs with leases or moves of ours.
 
-        Raises DataError for unreadable prices, SlurmError where Slurm does not report its release.
+        Raises SlurmError where Slurm does not report its release.
         """
         if not self.whole:
             return []
         others = frozenset(job.job_id for job in overview.jobs) - {job.job_id for job in self._mine(overview)}
         if self._gpus_stay is None:
             self._gpus_stay = releases.has(self._client.version(), "pending jobs keep their GPUs")
-        prices = self._prices(overview, now_s)
-        return changes(overview, barred | others, prices, self._expects, now_s, self._gpus_stay)
+        if not 0 <= now_s - self._read_s < PRICES_S:
+            billing = {partition.name: partition.billing for partition in overview.partitions if partition.billing}
+            self._prices, self._read_s = prices.current(self._config, billing, now_s), now_s
+        return changes(overview, barred | others, self._prices, self._expects, now_s, self._gpus_stay)
 
-    def _prices(self, overview: Overview, now_s: float) -> price_list.Prices:
-        path = self._config.text("submit", "prices")
-        if path and not 0 <= now_s - self._read_s < PRICES_S:
-            try:
-                self._rows = price_list.live(path, read_trusted(path).decode("utf-8", "replace"))
-            except OSError as error:
-                raise DataError(f"the live prices {path} cannot be read: {error.strerror}") from None
-            self._read_s = now_s
-        billing = {partition.name: partition.billing for partition in overview.partitions if partition.billing}
-        return price_list.prices(self._config.prices, billing, self._rows, now_s)
+    @property
+    def complaints(self) -> list[str]:
+        """About the prices, while jobs with several places wait; one line each."""
+        return self._prices.complaints if self.whole else []
 
     def carry_out(self, found: Sequence[PlaceChange], now_s: float) -> list[str]:
         """What went wrong, one line each."""

@@ -272,10 +272,10 @@ def near_together(planned: MovePlan, overview: Overview) -> MovePlan:
         return planned
     on = {job.job_id: job.nodes for job in overview.jobs}
 
-    def spread(nodes: Sequence[str]) -> int:
+    def parts(nodes: Sequence[str]) -> int:
         return leaves(overview.network, nodes) or len(nodes)
 
-    apart = {move.job_id for move in planned.moves if spread(move.target) > spread(on[move.job_id])}
+    apart = {move.job_id for move in planned.moves if parts(move.target) > parts(on[move.job_id])}
     why = "its new GPUs would be on more leaves of the network"
     return planned._replace(
         moves=tuple(move for move in planned.moves if move.job_id not in apart),

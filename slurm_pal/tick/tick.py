@@ -182,6 +182,7 @@ class Tick:
             every,
             nothing,
         )
+        self._trouble += self._choosing.complaints
         overview = self._aside.without(every)
         if self._act:
             if placed and not paused:

@@ -125,9 +125,10 @@ class User:
 
     def at_once(self, job: int) -> None:
         """Spare a requeued job Slurm's delay, but for the second in which its new credential would be refused."""
-        self.until(lambda: self.state(job) == "PENDING")
+        self.until(lambda: self.state(job) in ("PENDING", "RUNNING"))
         time.sleep(1.1)
-        queue_of.at_once(self.client, job)
+        if self.state(job) == "PENDING":
+            queue_of.at_once(self.client, job)
 
     def ended(self, base: int, state: str, code: str, killed: bool = False) -> None:
         """The base job has ended so, and nothing is left: no companion, no file, unless a companion was `killed`."""

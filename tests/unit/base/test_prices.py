@@ -70,3 +70,19 @@ def test_pal_toml_has_a_section_of_prices(tmp_path: Path, monkeypatch: pytest.Mo
     path.write_text('[prices]\na100 = "cheap"\n')
     with pytest.raises(ConfigError, match=r"prices\.a100"):
         config.load()
+
+
+def test_a_live_file_that_cannot_be_read_leaves_the_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, live_path = tmp_path / "pal.toml", tmp_path / "live.csv"
+    monkeypatch.setenv("SLURM_PAL_CONFIG", str(path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path.write_text(f'[submit]\nprices = "{live_path}"\n[prices]\na100 = 2.5\n')
+    for text in (None, "a100,cheap,1\n"):
+        if text is not None:
+            live_path.write_text(text)
+        found = prices.current(config.load(), {}, 100.0)
+        assert found.rates == {"a100": {GPU: 2.5}}
+        assert "cannot be read" in found.complaints[0] and str(live_path) in found.complaints[0]
+    live_path.write_text("a100,3.5,90\nold,1,-90000\n")
+    found = prices.current(config.load(), {}, 100.0)
+    assert found.rates == {"a100": {GPU: 3.5}} and "old" in found.complaints[0]
