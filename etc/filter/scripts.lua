@@ -16,6 +16,7 @@ local function pal_line(text, found)
   for word in text:gmatch("%S+") do
     local key, value = word:match("^(%w+)=([%w_.-]+)")
     if key then found[key] = value end
+    found.goal = word:match("^goal=([%w:+=-]+)$") or found.goal
     if word == "movable" then found.movable = "" end
   end
 end

@@ -12,6 +12,7 @@ local class_of, own_word = classes.class_of, classes.own_word
 local LONGEST_MARK, palsub_was_here, palsubs_class = marks.LONGEST_MARK, marks.palsub_was_here, marks.palsubs_class
 local beside, marked, sentence = marks.beside, marks.marked, marks.sentence
 local belongs = steering.belongs
+local stated, chosen = goals.stated, goals.chosen
 
 local OPTION = "_SLURM_SPANK_OPTION_pal_pal_"
 local MOST_OPTIONS, MOST_NAMES = 256, 100000
@@ -197,9 +198,16 @@ local function submit(job, partitions)
   if options.off or (variables.off or variable("OFF")) == "1" then request.leave = "off" end
   local text, partition = job.admin_comment, nil
   if request.leave == "partition" and not several then
-    local one, words, name = belongs(job, t, partitions, now_s, request, function(only)
-      return request_of(ask_of(job, t, partitions, now_s, only))
-    end)
+    local function in_one(only) return request_of(ask_of(job, t, partitions, now_s, only)) end
+    local goal, wrong = stated(now_s, lines.goal or "", variable("GOAL") or "", t and t.record.goal or "")
+    local by_goal = goal and goal.kind ~= "time"
+    local one, words, name
+    if by_goal then
+      one, words, name = chosen(goal, job, t, partitions, now_s, request, in_one)
+    else
+      one, words, name = belongs(job, t, partitions, now_s, request, in_one)
+    end
+    warning = warning or wrong
     local noted = words and beside(text, words, LONGEST_MARK)
     if noted then -- else nobody would know the user's own list
       one.movable, one.app, one.own_nodes = request.movable, request.app, request.own_nodes

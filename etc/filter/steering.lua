@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- In which of its partitions a new job belongs, by what the tick has published: decide/steering.py in Lua.
+-- In which of its partitions a new job belongs: by what the tick has published (decide/steering.py in Lua), or by the
+-- goal of its user (goals.lua).
 
 local plain, number, filled, split, brief = texts.plain, texts.number, texts.filled, texts.split, texts.brief
 local choose = answers.choose
@@ -72,7 +73,7 @@ local function steered(t, market, job, own, room)
   for _, name in ipairs(own) do
     if name ~= best then gain = math.min(gain, gained_s(job.run_s * slowest, known[best], known[name])) end
   end
-  if #own < 2 or not (room[best] or t.settings.wait_share * gain >= market.every) then return nil end
+  if not (room[best] or t.settings.wait_share * gain >= market.every) then return nil end
   return best
 end
 
@@ -88,13 +89,12 @@ local function may_refuse(part, limit_min, nodes)
   return not limit_min or (longest ~= nil and longest > 0 and limit_min > longest)
 end
 
--- The request of a job of several partitions in the one where it belongs, and the words that note its own list;
--- nil where Slurm chooses. `asked(name)` is its request as if it named this partition only.
-local function belongs(job, t, partitions, now_s, request, asked)
-  local market = t and t.clears and now_s - t.written_s <= t.max_age_s and market_of(t, now_s)
-  local text = market and filled(job.partition)
+-- Of a job of several partitions: its own list, those of them that could take it, which have free GPUs for it now,
+-- and its request in each; nil where that is not known. `asked(name)` is its request as if it named this one only.
+local function open_to(job, t, partitions, now_s, request, asked)
+  local text = t and now_s - t.written_s <= t.max_age_s and filled(job.partition)
   if not text or #text > MOST_PARTITIONS * texts.LONGEST_WORD or filled(job.clusters) then return nil end
-  local own, room, requests, gpus = {}, {}, {}, nil
+  local own, room, requests = {}, {}, {}
   local every = split(text, "[^,]+")
   if #every < 2 or #every > MOST_PARTITIONS then return nil end
   for _, name in ipairs(every) do
@@ -107,16 +107,26 @@ local function belongs(job, t, partitions, now_s, request, asked)
     local found = view.pool and choose(view)
     if found or view.pool and enough_others(view, {}) then
       own[#own + 1], room[name], requests[name] = name, found and true or nil, one
-      gpus = one.least_gpus * one.nodes_min
     end
   end
-  local run_s = number(job.time_limit) * 60 * t.settings.run_share
-  local new = { app = job.name, gpus = gpus, class = request.class == "?" and "A" or request.class, run_s = run_s }
-  local best = #own > 1 and steered(t, market, new, own, room)
+  if #own < 2 then return nil end
+  return every, own, room, requests, number(job.time_limit) * 60 * t.settings.run_share
+end
+
+-- The request of such a job in the partition where it belongs, the words that note its own list, and the partition;
+-- nil where Slurm chooses.
+local function belongs(job, t, partitions, now_s, request, asked)
+  local market = t and t.clears and market_of(t, now_s)
+  if not market then return nil end
+  local every, own, room, requests, run_s = open_to(job, t, partitions, now_s, request, asked)
+  if not every then return nil end
+  local one = requests[own[1]]
+  local class, gpus = request.class == "?" and "A" or request.class, one.least_gpus * one.nodes_min
+  local best = steered(t, market, { app = job.name, gpus = gpus, class = class, run_s = run_s }, own, room)
   if not best then return nil end
   local lease_s = 2 * market.every + t.settings.pass_s
   local words = ("pal:part=%d;own=%s;set=%s"):format(math.floor(lease_s + 0.5), table.concat(every, ","), best)
   return requests[best], words, best
 end
 
-return { belongs = belongs }
+return { belongs = belongs, open_to = open_to, speeds_of = speeds_of }

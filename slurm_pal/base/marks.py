@@ -21,6 +21,9 @@ ELASTIC, COMPANION = "elastic", "companion"
 NODES = "n"
 """In the word of palsub or of the submit filter: how many nodes a job with a total of GPUs was submitted for."""
 
+PLACES = 8
+"""So many places at most stand in the mark of a job with several."""
+
 MOST = 1000
 """Characters of a comment; slurmctld refuses one of more than 1024 bytes."""
 

@@ -155,7 +155,8 @@ def moment_s(text: str, now_s: float) -> float | None:
     if "-" in words:
         day, _, clock = words.partition("T")
         found = unix_s(f"{day}T{_clock(clock or '00:00')}")
-        return found or None
+        real = found and time.localtime(found).tm_mday == digits(day.rpartition("-")[2])  # not 30 February
+        return found if real else None
     clock = _clock(words)
     if not clock:
         return None
@@ -169,7 +170,7 @@ def moment_s(text: str, now_s: float) -> float | None:
 def _clock(text: str) -> str:
     parts = text.split(":")
     numbers = [digits(part) for part in parts]
-    if not 2 <= len(parts) <= 3 or any(number is None or number > 59 for number in numbers):
+    if not 2 <= len(parts) <= 3 or any(number is None or number > 59 for number in numbers) or (numbers[0] or 0) > 23:
         return ""
     return ":".join(f"{number:02d}" for number in (*numbers, 0)[:3] if number is not None)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The mark on a job with several places: `pal:alt=gpu;goal=time;at=1795791371;cpus=1;p0=gpu|fast|gpu:1|0||20;...`.
 
-palsub leaves it in the comment of a job of its own making, so that a tick can choose again while the job waits. All
-users can write such a mark on a job of their own, so nothing in it is believed beyond that job.
+palsub leaves it in the comment of a job of its own making, the submit filter in the admin comment, so that a tick can
+choose again while the job waits. All users can write such a mark on a job of their own, so nothing in it is believed
+beyond that job.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from slurm_pal.base.numbers import digits
 from slurm_pal.decide.alternatives import COST, DEADLINE, TIME, Goal
 
 KEY = "alt"
-MOST = 8
 NO_GPUS = "none"
 _NAME = r"[A-Za-z0-9_.:+@-]+"
 
@@ -42,6 +42,23 @@ class PlaceMark(NamedTuple):
     places: tuple[MarkedPlace, ...]
 
 
+def bears(job: SlurmJob) -> bool:
+    """Whether a job has such a mark, readable or not."""
+    return f"pal:{KEY}=" in job.comment or f"pal:{KEY}=" in job.admin_comment
+
+
+def by_filter(job: SlurmJob) -> bool:
+    """Whether the mark that `read` finds is the submit filter's, in the admin comment."""
+    return bool(marks.read(job.admin_comment, KEY))
+
+
+def put(job: SlurmJob, mark: PlaceMark) -> dict[str, str]:
+    """The update by which this mark takes the place of the one that `read` finds; {} where there is no room for it."""
+    field, text = ("AdminComment", job.admin_comment) if by_filter(job) else ("Comment", job.comment)
+    whole = marks.put(text, pairs_of(mark))
+    return {} if whole is None else {field: whole}
+
+
 def pairs_of(mark: PlaceMark) -> dict[str, str]:
     """The values of the mark; {} where one holds a character that a mark cannot."""
     found = {KEY: mark.chosen, "goal": mark.goal.kind}
@@ -56,12 +73,12 @@ def pairs_of(mark: PlaceMark) -> dict[str, str]:
 
 def read(job: SlurmJob) -> PlaceMark | None:
     """The mark on a job, None where there is none that palsub would write."""
-    pairs = marks.read(job.comment, KEY)
+    pairs = marks.read(job.admin_comment, KEY) or marks.read(job.comment, KEY)
     if not pairs:
         return None
     kind, at_s, cpus = pairs.get("goal", ""), digits(pairs.get("at", "")), digits(pairs.get("cpus", ""))
     until_s = digits(pairs.get("until", "0"))
-    rows = [pairs[f"p{number}"].split("|") for number in range(MOST) if f"p{number}" in pairs]
+    rows = [pairs[f"p{number}"].split("|") for number in range(marks.PLACES) if f"p{number}" in pairs]
     places = [place for row in rows if (place := _place(row)) is not None]
     names = [place.name for place in places]
     sound = len(places) == len(rows) >= 2 and len(set(names)) == len(names) and pairs[KEY] in names

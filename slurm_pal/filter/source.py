@@ -16,8 +16,8 @@ from slurm_pal.filter import terms
 
 LOGIC = "pal.lua"
 PARTS = (
-    "pal", "texts", "hosts", "tables", "claims", "answers", "decisions", "steering", "requests", "scripts", "classes",
-    "marks", "server", "client",
+    "pal", "texts", "hosts", "tables", "claims", "answers", "decisions", "steering", "goals", "requests", "scripts",
+    "classes", "marks", "server", "client",
 )  # fmt: skip
 """The parts in etc/filter/, each after those that it uses."""
 _LICENCE = "-- SPDX-License-Identifier: MIT\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from slurm_pal.base import marks
 from slurm_pal.base.config import KEYS
 from slurm_pal.placement.faulty import FAULTY
 from slurm_pal.placement.patience import WAIT_SHARE
@@ -64,7 +65,10 @@ SETTINGS = {
 def lua() -> str:
     """The Lua table of all this."""
     checksum = {"moduli": MODULI, "rounds": ROUNDS}
-    found = {"schema": SCHEMA, "settings": SETTINGS, "checksum": checksum, "acts": ACTS, "left": LEFT, "why": REASONS}
+    found = {
+        "schema": SCHEMA, "settings": SETTINGS, "checksum": checksum, "acts": ACTS, "left": LEFT, "why": REASONS,
+        "places": marks.PLACES,
+    }  # fmt: skip
     return literal(found)
 
 

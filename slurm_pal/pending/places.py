@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from slurm_pal.base import marks
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.prices import Prices
@@ -162,8 +161,8 @@ def _holds(node: Node, request: Request) -> bool:
 
 def _fields(job: SlurmJob, mark: PlaceMark, place: MarkedPlace, now_s: float) -> dict[str, str]:
     """The update, {} where the job's comment has no room for the mark."""
-    comment = marks.put(job.comment, place_mark.pairs_of(mark._replace(chosen=place.name, at_s=now_s)))
-    if comment is None:
+    marked = place_mark.put(job, mark._replace(chosen=place.name, at_s=now_s))
+    if not marked:
         return {}
     found = {"Partition": place.partition}
     if place.gres == NO_GPUS:
@@ -174,4 +173,4 @@ def _fields(job: SlurmJob, mark: PlaceMark, place: MarkedPlace, now_s: float) ->
         found["NumCPUs"] = str(max(mark.cpus, place.cpus))
     if place.time:
         found["TimeLimit"] = place.time
-    return {**found, "Comment": comment}
+    return found | marked

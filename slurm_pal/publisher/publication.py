@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from slurm_pal.base import prices
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError, PalError, SlurmError, one_line
@@ -142,15 +143,21 @@ def write_table(
     """
     settings = settings_of(config)
     market = read_market(config.snapshot_path, asked_s) if taken_alike(slurm or {}) else None
-    answers = standing(overview, scores, settings, soft_features, market.gpus if market is not None else ())
+    hourly = prices.current(config, {one.name: one.billing for one in overview.partitions if one.billing}, asked_s)
+    shared = set(market.gpus if market is not None else ())
+    if hourly.rates:  # a goal may let a job wait in any of its partitions
+        shared |= {one.name for one in overview.partitions}
+    answers = standing(overview, scores, settings, soft_features, shared)
     notes = [f"{what} has a name that the filter cannot read, and is left out" for what in answers.left_out]
     notes += [f"application {app!r} has a name that the filter cannot read" for app in applications(config)[1]]
     if answers.policy != settings.policy:
         notes.append(f"placement.policy {settings.policy} cannot be put into a table: {answers.policy} is used instead")
+    notes += hourly.complaints
     path = config.table_path
     # What changed in Slurm in the second of the question may be missing from its answer.
     header = Header(_epoch(path, asked_s), int(asked_s), min(config.number("filter", "max_age_s"), max_age_s), clears)
-    size = _replace(config, header, records(answers, config, scores.epoch, slurm, market) | dict(measured or {}))
+    found = records(answers, config, scores.epoch, slurm, market, hourly)
+    size = _replace(config, header, found | dict(measured or {}))
     pools = len(set(answers.pools.values()))
     return Written(path, size, header, pools, len(answers.nodes), answers.policy, tuple(notes))
 

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.cluster import Counting
 from slurm_pal.base.config import Config
+from slurm_pal.base.prices import Prices, Rates
+from slurm_pal.decide.alternatives import TIME
 from slurm_pal.decide.steering import BEATS, Market, PricedGpus
 from slurm_pal.placement.faulty import FAULTY
 from slurm_pal.placement.patience import WAIT_SHARE
@@ -29,15 +32,16 @@ _SETTINGS = {
 """The filter's word for a setting of pal.toml."""
 _MEMORY = {"mem_node": "DefMemPerNode", "mem_cpu": "DefMemPerCPU", "most_mem_cpu": "MaxMemPerCPU"}
 """The filter's word for what slurm.conf says of memory, MiB."""
+_TRES = re.compile(r"[a-z0-9_.:-]+")
 ENTRY = 64  # an entry of a list is node x ENTRY + GPUs gone
 
 
 def records(
     answers: Standing, config: Config, scores_epoch: int, slurm: Mapping[str, str] | None = None,
-    market: Market | None = None,
+    market: Market | None = None, prices: Prices | None = None,
 ) -> dict[str, str]:  # fmt: skip
     """All records of the table, in the order in which they stand there. `slurm` is Slurm's configuration, `market`
-    what the tick has published of partitions.
+    what the tick has published of partitions, `prices` what hours cost there.
 
     Raises DataError for a name that the filter could not read.
     """
@@ -77,7 +81,20 @@ def records(
         words = (f"{spare.size}:{name(spare.name, 'node')}={spare.fast}" for spare in spares)
         found[f"spare.{pool}.{c}"] = " ".join(words)
     found |= {f"ends.{pool}.{c}": f"{3600 * rate:.4g}" for (pool, c), rate in answers.ends_per_s.items()}
-    return found | (_market(market) if market is not None else {})
+    if (goal := config.text("submit", "goal")) != TIME:
+        found["goal"] = goal
+    found |= _market(market) if market is not None else {}
+    return found | (_prices(prices) if prices is not None else {})
+
+
+def _prices(prices: Prices) -> dict[str, str]:
+    """By which a goal chooses; what the filter could not read is left out: a partition without a price."""
+    return {f"price.{name}": _rates(rates) for name, rates in prices.rates.items() if NAME.fullmatch(name)}
+
+
+def _rates(rates: Rates) -> str:
+    words = {tres.removeprefix("gres/"): amount for tres, amount in rates.items()}
+    return " ".join(f"{tres}={amount:.9g}" for tres, amount in words.items() if _TRES.fullmatch(tres))
 
 
 def _market(market: Market) -> dict[str, str]:

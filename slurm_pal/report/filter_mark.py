@@ -8,9 +8,10 @@ from typing import Any
 
 from slurm_pal.base import marks
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide import lease_marks
+from slurm_pal.decide import lease_marks, place_mark
 from slurm_pal.filter.terms import ACTS, LEFT, REASONS
 
+SERVER = "slurmctld"
 _SAFE = re.compile(r"[A-Za-z0-9_.,:+@%?\[\]|#-]*")
 
 
@@ -19,7 +20,7 @@ def decision(job: SlurmJob) -> dict[str, Any] | None:
 
     `by` is where it was made: "slurmctld" (the admin comment) or "client" (the comment).
     """
-    for by, text in (("slurmctld", job.admin_comment), ("client", job.comment)):
+    for by, text in ((SERVER, job.admin_comment), ("client", job.comment)):
         for word in text.split():
             found = dict(part.partition("=")[::2] for part in word.removeprefix("pal:").split(";"))
             if (
@@ -28,8 +29,17 @@ def decision(job: SlurmJob) -> dict[str, Any] | None:
                 and "act" in found
                 and all(map(_SAFE.fullmatch, found.values()))
             ):
-                return {"by": by, **found, "reason": REASONS.get(found.get("why", ""), found.get("why", ""))}
+                why = found.get("why", "")
+                return {"by": by, **found, "reason": REASONS.get(why, why), **(_place(job) if by == SERVER else {})}
     return None
+
+
+def _place(job: SlurmJob) -> dict[str, Any]:
+    """The partition that a goal chose, when the job was submitted or in a tick since."""
+    mark = place_mark.read(job) if place_mark.by_filter(job) else None
+    if mark is None:
+        return {}
+    return {"goal": mark.goal.kind, "partition": mark.chosen, "partitions": [place.name for place in mark.places]}
 
 
 def left_to_palsub(found: dict[str, Any] | None, palsub: object) -> bool:
@@ -57,6 +67,8 @@ def verdict(found: dict[str, Any]) -> str:
 def lines(found: dict[str, Any]) -> list[str]:
     """The same for people."""
     text = [f"decision: {verdict(found)}: {found['reason']}", f"sensitivity class {found['class']} ({found['from']})"]
+    if "goal" in found:
+        text.insert(0, f"goal {found['goal']}: partition {found['partition']} of {','.join(found['partitions'])}")
     if "slow" in found:
         text.append(f"best GPUs free then: predicted at {found['slow']} of a median GPU's time")
     if "lease" in found:

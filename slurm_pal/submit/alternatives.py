@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from slurm_pal.base import marks
 from slurm_pal.base import prices as price_list
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import FOR_NODES
@@ -19,7 +20,7 @@ from slurm_pal.base.light import Any, NamedTuple
 from slurm_pal.base.numbers import digits
 from slurm_pal.decide import alternatives as places
 from slurm_pal.decide.alternatives import Alternative, Goal
-from slurm_pal.decide.place_mark import MOST, MarkedPlace, PlaceMark, pairs_of
+from slurm_pal.decide.place_mark import MarkedPlace, PlaceMark, pairs_of
 from slurm_pal.decide.request import Conflict, Request
 from slurm_pal.decide.waits import Expects, Waiting, expected_wait_s, pool
 from slurm_pal.slurm.parse import seconds, unix_s
@@ -173,8 +174,8 @@ def _declared(
     for what, names in (("name", [one.name for one in found]), ("partition", [one.partition for one in found])):
         if len(set(names)) < len(names):
             raise UsageError(f"{max(names, key=names.count)!r} is the {what} of two alternatives: each needs its own")
-    if len(found) > MOST:
-        raise UsageError(f"{len(found)} alternatives are more than {MOST}")
+    if len(found) > marks.PLACES:
+        raise UsageError(f"{len(found)} alternatives are more than {marks.PLACES}")
     typed = dict(line.options)
     kept = [one for one in found if all(typed.get(name, value) == value for name, value in one.options)]
     if len(kept) < len(found):

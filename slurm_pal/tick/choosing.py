@@ -12,12 +12,13 @@ from slurm_pal.base import prices
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.decide import place_mark
 from slurm_pal.decide.waits import Expects
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.pending.places import PlaceChange, changes
 from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview, SlurmClient
-from slurm_pal.tick.role import Role
+from slurm_pal.tick.role import COMMENT, Role
 
 PRICES_S = 300.0
 """The live prices are read again after so long a time."""
@@ -28,6 +29,7 @@ class Choosing:
 
     def __init__(self, config: Config, client: SlurmClient, role: Role, log: EventLog) -> None:
         self._config, self._client, self._log = config, client, log
+        self._notes = COMMENT in role.may  # what the filter wrote is in the admin comment
         self._only_user = role.user if role.name == "user" else ""
         self._expects = Expects(
             config.number("submit", "expected_run_share"), config.number("submit", "expected_run_s")
@@ -40,7 +42,7 @@ class Choosing:
 
     def look(self, overview: Overview) -> bool:
         """Whether such jobs wait in partitions of which `whole` did not have the name yet."""
-        waiting = [job for job in self._mine(overview) if job.state == "PENDING" and "pal:alt=" in job.comment]
+        waiting = [job for job in self._mine(overview) if job.state == "PENDING" and place_mark.bears(job)]
         known, self.whole = self.whole, frozenset(name for job in waiting for name in job.partition.split(","))
         return not self.whole <= known
 
@@ -54,7 +56,8 @@ class Choosing:
         """
         if not self.whole:
             return []
-        others = frozenset(job.job_id for job in overview.jobs) - {job.job_id for job in self._mine(overview)}
+        mine = {job.job_id for job in self._mine(overview) if self._notes or not place_mark.by_filter(job)}
+        others = frozenset(job.job_id for job in overview.jobs) - mine
         if self._gpus_stay is None:
             self._gpus_stay = releases.has(self._client.version(), "pending jobs keep their GPUs")
         if not 0 <= now_s - self._read_s < PRICES_S:
@@ -76,6 +79,6 @@ class Choosing:
             except SlurmError as error:  # it may have started just now
                 trouble.append(f"job {change.job_id} stays where it waits: {error}")
                 continue
-            fields = {name: value for name, value in change.fields.items() if name != "Comment"}
+            fields = {name: value for name, value in change.fields.items() if not name.endswith("Comment")}
             self._log.write(now_s, "place", job_id=change.job_id, to=change.there, fields=fields, reason=change.why)
         return trouble

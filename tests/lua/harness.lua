@@ -4,7 +4,8 @@
 
 local scenario = assert(loadstring("return " .. io.read("*a")))()
 local clock = 0
-os.time = function() return clock end -- luacheck: ignore 122
+local of_fields = os.time
+os.time = function(fields) return fields and of_fields(fields) or clock end -- luacheck: ignore 122
 
 local function say(index, key, value) print(("%s\t%s\t%s"):format(index, key, tostring(value))) end
 

@@ -17,10 +17,12 @@ import pytest
 
 from slurm_pal.base.config import Config, load
 from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.prices import GPU
 from slurm_pal.decide import partition_mark
 from slurm_pal.decide.steering import Market, PricedGpus
 from slurm_pal.filter.source import text_of
 from slurm_pal.lab import filter as lab_filter
+from slurm_pal.lab.demo import program
 from slurm_pal.lab.lab import Lab
 from slurm_pal.partitions import published
 from slurm_pal.publisher.publication import Publisher
@@ -217,6 +219,36 @@ def test_a_job_of_several_partitions_is_kept_to_the_one_where_it_belongs(parted:
     assert parted.wait(late.job_id, lambda j: j.state == "RUNNING").nodes == ("n0",)
     told = parted.run(*EXPLAIN, str(late.job_id))
     assert told.returncode == 0 and "Traceback" not in told.stderr
+
+
+def test_a_goal_keeps_a_job_to_the_cheapest_partition_until_a_tick_finds_a_cheaper_one(
+    parted: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parted.config, "prices", {"slow": {GPU: 4.0}, "fast": {GPU: 1.0}})
+    parted.round()
+    time.sleep(1.1)
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --gres=gpu:4 -N1 -p slow,fast -t 60 -o /dev/null\n#PAL goal=cost\nsleep 30\n")
+    first = parted.job(int(parted.run("sbatch", "--parsable", str(script)).stdout))
+    assert parted.wait(first.job_id, lambda j: j.state == "RUNNING").nodes == ("n1",)
+    parted.round()
+    time.sleep(1.1)
+    late = parted.job(int(parted.run("sbatch", "--parsable", str(script)).stdout))
+    assert (late.partition, late.state) == ("fast", "PENDING")  # though slow has room
+    assert "goal cost: partition fast of slow,fast" in parted.run(*EXPLAIN, str(late.job_id)).stdout
+    due = parted.run("sbatch", "--parsable", "--test-only", "-p", "slow,fast", str(script))  # sees the same partition
+    assert due.returncode == 0
+    text = re.sub(r";at=\d+", f";at={time.time() - 400:.0f}", late.admin_comment)  # chosen long ago
+    parted.client.update_job(late.job_id, AdminComment=text)
+    prices = tmp_path / "pal.toml"
+    prices.write_text("[prices]\nslow = 0.5\nfast = 1.0\n")
+    ticked = parted.run(
+        "env", f"SLURM_PAL_CONFIG={prices}", program("pal-rebalance"), "--act", "--once"
+    )  # fmt: skip
+    assert ticked.returncode == 0, ticked.stderr
+    moved = parted.wait(late.job_id, lambda j: j.state == "RUNNING")
+    assert moved.nodes == ("n0",) and "pal:alt=slow;goal=cost;" in moved.admin_comment
+    assert "goal cost: partition slow of slow,fast" in parted.run(*EXPLAIN, str(late.job_id)).stdout
 
 
 @pytest.mark.parametrize("words", [("srun", "-N1", "--gpus=2"), ("salloc", "--gres=gpu:2")])

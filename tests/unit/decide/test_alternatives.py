@@ -52,6 +52,11 @@ def test_the_goal_decides() -> None:
     assert unpriced.at == 1 and "no price" in unpriced.why
 
 
+@pytest.mark.parametrize("text", ["25:00", "2026-02-30", "2026-02-30T10:00", "2026-12-01T24:30"])
+def test_a_moment_that_does_not_exist_is_none(text: str) -> None:
+    assert moment_s(text, 1.8e9) is None
+
+
 def test_bringing_data_is_part_of_the_sum() -> None:
     far = SLOW._replace(stage_in_s=7200.0)
     assert far.end_s == 16200.0 and far.cost == pytest.approx(4.5)
