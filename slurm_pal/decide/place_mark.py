@@ -29,7 +29,7 @@ class MarkedPlace(NamedTuple):
     gres: str = ""  # for each node; "none": no GPUs; "": as submitted
     cpus: int = 0  # of each task; 0: as submitted
     time: str = ""  # the time limit; "": as submitted
-    run_s: int = 0  # expected there
+    run_s: int = 0  # expected there, with bringing its data
 
 
 class PlaceMark(NamedTuple):

@@ -342,7 +342,12 @@ def _marked(place: NamedPlace, row: Mapping[str, Any], cpus: int) -> MarkedPlace
     if not options.keys() <= CHANGEABLE:
         return None
     return MarkedPlace(
-        place.name, place.partition, options.get("gres", ""), cpus, options.get("time", ""), row["run_s"]
+        place.name,
+        place.partition,
+        options.get("gres", ""),
+        cpus,
+        options.get("time", ""),
+        row["run_s"] + row["stage_in_s"],
     )
 
 

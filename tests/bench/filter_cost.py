@@ -32,6 +32,7 @@ from pathlib import Path
 
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.config import Config
+from slurm_pal.base.prices import GPU, Prices
 from slurm_pal.decide.case import Settings
 from slurm_pal.lab import filter as lab_filter
 from slurm_pal.lab.conf import LabSpec, config_files, node_names
@@ -122,8 +123,11 @@ def script_of(size: int) -> str:
     return ("#!/bin/sh\n" + "\n".join(lines) * (size // 20 + 1))[: max(size, 10)]
 
 
-def table(nodes: int, gpus: int, busy: float = 0.0, labels: int = 0) -> bytes:
-    """The table of a cluster with made-up scores; `busy` is the share of the GPUs that are in use."""
+def table(nodes: int, gpus: int, busy: float = 0.0, labels: int = 0, priced: int = 0) -> bytes:
+    """The table of a cluster with made-up scores; `busy` is the share of the GPUs that are in use.
+
+    `priced`: partitions beside gpu, with a share of the nodes each, and prices.
+    """
     rng = random.Random(1)
     names = node_names(nodes)
     used = [sum(rng.random() < busy for _ in range(gpus)) for _ in names]
@@ -143,10 +147,12 @@ def table(nodes: int, gpus: int, busy: float = 0.0, labels: int = 0) -> bytes:
         known = snapshot.read(path)
     finally:
         os.unlink(path)
-    overview = Overview(cluster, (), (Partition("gpu", True, True, names),), {})
-    answers = standing(overview, known, Settings())
+    parts = [Partition(f"p{number}", False, True, names[number::priced]) for number in range(priced)]
+    overview = Overview(cluster, (), (Partition("gpu", True, True, names), *parts), {})
+    prices = Prices({one.name: {GPU: 1.0 + number} for number, one in enumerate(parts)})
+    answers = standing(overview, known, Settings(), shared=[one.name for one in overview.partitions] if priced else ())
     header = lua_table.Header(1, int(time.time()), 86400.0, "daemon")
-    return lua_table.encode(header, records(answers, Config(), 1) | labels_of(labels, os.geteuid()))
+    return lua_table.encode(header, records(answers, Config(), 1, prices=prices) | labels_of(labels, os.geteuid()))
 
 
 def refreshed(text: bytes) -> bytes:
