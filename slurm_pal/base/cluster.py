@@ -70,3 +70,5 @@ class Partition(NamedTuple):
     preempt: str = ""  # PreemptMode, "" where it is not known
     grace_s: int = 0  # GraceTime: so long a job that is preempted runs on
     billing: str = ""  # TRESBillingWeights
+    topology: str = ""  # its own network of topology.yaml; "": that of the cluster
+    own_blocks: bool = False  # its jobs share no block with others, as with --exclusive=topo

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from slurm_pal.base.faults import OK
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.decide import means
-from slurm_pal.decide.candidates import candidates, several_models
+from slurm_pal.decide.candidates import Candidates, candidates, several_models
 from slurm_pal.decide.case import Case, Decision, Settings, ends_per_s
 from slurm_pal.decide.near import Near, nearer
-from slurm_pal.decide.network import leaves, together
+from slurm_pal.decide.network import leaves, on_network, refusal, together, unshared
 from slurm_pal.decide.offer import Offer, doubts, gpu_of, offer_of
 from slurm_pal.decide.request import Request
 from slurm_pal.decide.scene import Scene, rows, scenes
@@ -23,7 +23,7 @@ from slurm_pal.placement.patience import hoped
 from slurm_pal.placement.plain import plain_pick
 from slurm_pal.placement.view import Placement, Rule, View, alike
 from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.topology import Topology
+from slurm_pal.slurm.topology import BLOCK, Topology
 from slurm_pal.store.snapshot import Snapshot
 
 QUEUES = "left to Slurm: no suitable GPUs are free now, and a node list could only delay a job that queues"
@@ -63,6 +63,10 @@ def decide(
         return Decision("none", f"left to Slurm: {found}")
     if not request.asks_gpus and not all(node.n_gpus for group in found for node in group.nodes):
         return Decision("none", "left to Slurm: the job asks for no GPU")
+    if why := refusal(request, overview.network):
+        return Decision("none", f"left to Slurm: {why}")
+    if overview.network.kind == BLOCK:
+        found = [_unshared(request, group, overview) for group in found]
     if kinds := several_models(found, snapshot, request.shape.gpu_type):
         return Decision(
             "none", f"left to Slurm: the job may get several kinds of GPUs ({kinds}), which scores do not compare"
@@ -83,9 +87,12 @@ def decide(
         return Decision("none", "left to Slurm: the GPUs that suit it now are on more nodes than it has tasks")
     ends = ends or (lambda: ends_per_s(overview.jobs, settings))
     scene, placed = best[1:]
+    if len(placed.nodes) > 1 and not on_network(overview.network, scene.candidates.partitions):
+        return Decision("none", f"{NETWORK}: its partition has a network of its own")
     named = overview.network if not scene.fixed else Topology()
     near = together(
-        scene.view, placed, scene.shape, named, rule, lambda view: in_order(settings.policy, view, scene.shape, rule)
+        scene.view, placed, scene.shape, named, rule, lambda view: in_order(settings.policy, view, scene.shape, rule),
+        request.segment,
     )  # fmt: skip
     if near is None:
         return Decision("none", NETWORK)
@@ -99,6 +106,14 @@ def decide(
             scene.view, placed, data, rule, lambda view: in_order(settings.policy, view, scene.shape, rule)
         )  # fmt: skip
     return _judge(Case(request, snapshot, settings, rule, clearer, scene, placed, ends, data), alternatives)
+
+
+def _unshared(request: Request, group: Candidates, overview: Overview) -> Candidates:
+    """Without the nodes of blocks where others run, for a job that shares none."""
+    if not (request.own_blocks or any(partition.own_blocks for partition in group.partitions)):
+        return group
+    alone = unshared(overview.nodes, overview.network) if on_network(overview.network, group.partitions) else ()
+    return group._replace(nodes=tuple(node for node in group.nodes if node.name in alone))
 
 
 def in_order(policy: str, view: View, shape: GpuShape, rule: Rule) -> Placement | None:

@@ -48,6 +48,9 @@ class Request(NamedTuple):
     partitions: tuple[str, ...] = ()
     reservation: str = ""
     switches: int = 0  # the most leaf switches that the user wants; 0: any number
+    segment: int = 0  # so many nodes each in one block; 0: not asked for
+    own_blocks: bool = False  # no block with another job (--exclusive=topo)
+    submitted: bool = False  # all its options are known: of a job in the queue Slurm shows most of them
     time_limit_s: int | None = None
     comment: str = ""
     parsable: bool = False
@@ -84,7 +87,8 @@ _LEAVE: dict[str, str] = {
     "nodefile": "--nodefile names the nodes",
     "contiguous": "--contiguous: Slurm weighs the order of nodes",
     "spread-job": "--spread-job: Slurm spreads the job",
-    "segment": "--segment: Slurm weighs the network",
+    "consolidate-segments": "--consolidate-segments: Slurm weighs the network",
+    "spread-segments": "--spread-segments: Slurm weighs the network",
     "gpus-per-socket": "--gpus-per-socket: which GPUs Slurm gives depends on sockets",
     "ntasks-per-gpu": "--ntasks-per-gpu: Slurm derives the number of GPUs",
     "tres-per-task": "--tres-per-task: Slurm derives the number of GPUs",
@@ -126,8 +130,11 @@ def _read(opts: Mapping[str, str], submitted: bool) -> Request:
     for name, reason in _LEAVE.items():
         if name in opts:
             raise Conflict(reason)
-    if "switches" in opts and not submitted:
-        raise Conflict("--switches: Slurm weighs the network")
+    for name in ("switches", "segment"):
+        if name in opts and not submitted:
+            raise Conflict(f"--{name}: Slurm weighs the network")
+    if opts.get("exclusive") == "topo" and not submitted:
+        raise Conflict("--exclusive=topo: Slurm decides who shares a block")
     if opts.get("distribution", "").startswith("arbitrary"):
         raise Conflict("--distribution=arbitrary: the user lays the tasks out")
     low, high = _node_range(opts.get("nodes"))
@@ -165,6 +172,9 @@ def _read(opts: Mapping[str, str], submitted: bool) -> Request:
         partitions=tuple(filter(None, opts.get("partition", "").split(","))),
         reservation=opts.get("reservation", ""),
         switches=_number({"switches": opts.get("switches", "").partition("@")[0]}, "switches", 0),
+        segment=_number(opts, "segment", 0),
+        own_blocks=opts.get("exclusive") == "topo",
+        submitted=submitted,
         time_limit_s=seconds(opts["time"]) if "time" in opts else None,
         comment=opts.get("comment", ""),
         parsable="parsable" in opts,
@@ -173,6 +183,8 @@ def _read(opts: Mapping[str, str], submitted: bool) -> Request:
     )
     if request.req_nodes and shape is not None:
         _check_own_list(request, shape)
+    if request.segment and (high != low or low % request.segment):
+        raise Conflict(f"--segment={request.segment}: it does not divide one fixed number of nodes")
     return request
 
 
@@ -237,9 +249,9 @@ def _shape(
 
 
 def _exclusive(opts: Mapping[str, str]) -> bool:
-    if opts.get("exclusive", "") in ("user", "mcs", "topo"):
+    if opts.get("exclusive", "") in ("user", "mcs"):
         raise Conflict(f"--exclusive={opts['exclusive']}: Slurm decides who shares a node")
-    return "exclusive" in opts
+    return "exclusive" in opts and opts["exclusive"] != "topo"
 
 
 def _gpus(text: str, option: str, gres: bool = False) -> tuple[str, int]:

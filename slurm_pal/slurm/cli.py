@@ -148,7 +148,11 @@ class CliClient:
                 reserved.update(filter(None, [parse.reservation(line)]))
         if not found or ("node" in sections and not nodes):
             raise SlurmError(f"scontrol shows no nodes: {_complaint(done) or 'the cluster is empty'}")
-        return Overview(tuple(nodes), (), tuple(found), reserved, network=topology.parse(sections.get("topology", "")))
+        network = topology.parse(sections.get("topology", ""))
+        if network.kind == topology.BLOCK:  # slurmctld is never older than a slurmd
+            versions = re.findall(r" Version=([0-9]{1,4})\.([0-9]{1,4})", sections.get("node", ""))
+            network = network._replace(release=max(((int(y), int(m)) for y, m in versions), default=(0, 0)))
+        return Overview(tuple(nodes), (), tuple(found), reserved, network=network)
 
     def nodes(self) -> tuple[Node, ...]:
         done = self._checked(["scontrol", "show", "node", "-d", "-o"])

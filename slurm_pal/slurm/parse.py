@@ -254,6 +254,8 @@ def partition(line: str) -> Partition:
         preempt=value(pairs, "PreemptMode"),
         grace_s=whole(pairs.get("GraceTime", "")),
         billing=value(pairs, "TRESBillingWeights"),
+        topology=value(pairs, "Topology"),
+        own_blocks=pairs.get("ExclusiveTopo") == "YES" or pairs.get("Exclusive") == "TOPO",
     )
 
 

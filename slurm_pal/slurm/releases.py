@@ -25,6 +25,9 @@ SINCE: dict[str, Release] = {
     "preempt parameters": (23, 2),
     # slurm.conf(5), TopologyPlugin.
     "topology of blocks": (23, 11),
+    # 24.11 refuses a node list of more than one segment and does not show that a job has segments; 26.05 takes the
+    # list and shows SegmentSize. No release between was run.
+    "segments with node lists": (26, 5),
     # An empty TresPerNode takes them away in 22.05. In 24.11 the job is given them after every update that Slurm
     # accepts (that one, Gres=gpu:0, Gres=). No release between was run.
     "pending jobs keep their GPUs": (22, 6),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The network as Slurm knows it: switches of topology/tree, blocks of topology/block (topology.conf(5)).
 
-Read from `scontrol show topology`, or from a topology.conf. Standard library only.
+Read from `scontrol show topology`, which is the same whether the site has a topology.conf or a topology.yaml, or from
+a topology.conf. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import expand, fold
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.base.numbers import digits
+from slurm_pal.slurm.releases import Release
 
 TREE, BLOCK, FLAT = "tree", "block", ""
 
@@ -29,6 +31,8 @@ class Topology(NamedTuple):
 
     kind: str = FLAT
     switches: tuple[Switch, ...] = ()
+    sizes: tuple[int, ...] = ()  # BlockSizes: nodes that Slurm plans with in a block, and in blocks together
+    release: Release = (0, 0)  # of Slurm, where there are blocks; (0, 0): not known
 
     @property
     def leaves(self) -> tuple[Switch, ...]:
@@ -43,6 +47,7 @@ class Topology(NamedTuple):
 def parse(text: str) -> Topology:
     """Lines of `scontrol show topology`, which names the nodes of each switch."""
     found: list[Switch] = []
+    sizes: set[int] = set()
     kind = FLAT
     for line in text.splitlines():
         if "Name=" not in line and "AggregatedBlock=" not in line:
@@ -57,13 +62,15 @@ def parse(text: str) -> Topology:
             above = "AggregatedBlock" in pairs
             name = pairs.get("BlockName") or pairs["AggregatedBlock"]
             found.append(Switch(name, 1 if above else 0, nodes))
-    return Topology(kind, tuple(found))
+            sizes.add(digits(pairs.get("BlockSize", "")) or len(nodes))
+    return Topology(kind, tuple(found), tuple(sorted(sizes)))
 
 
 def of_conf(text: str, nodes: Sequence[str]) -> Topology:
     """A topology.conf for these nodes. Raises UsageError, with the line that is wrong."""
     below: dict[str, tuple[int, tuple[str, ...]]] = {}
     kinds: set[str] = set()
+    sizes: list[int] = []
     known = set(nodes)
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
@@ -71,6 +78,9 @@ def of_conf(text: str, nodes: Sequence[str]) -> Topology:
             continue
         pairs = {key.lower(): value for key, _, value in (word.partition("=") for word in words)}
         if "blocksizes" in pairs:
+            sizes = [digits(size) or 0 for size in pairs["blocksizes"].split(",")]
+            if not all(sizes):
+                raise UsageError(f"line {number}: {line.strip()!r:.80} is not BlockSizes= and numbers of nodes")
             continue
         kind = TREE if "switchname" in pairs else BLOCK if "blockname" in pairs else ""
         name = pairs.get("switchname") or pairs.get("blockname", "")
@@ -94,4 +104,4 @@ def of_conf(text: str, nodes: Sequence[str]) -> Topology:
             below[name] = 0, inside
     if len(kinds) != 1:
         raise UsageError("it needs lines of one kind: SwitchName=... (a tree) or BlockName=... (blocks)")
-    return Topology(kinds.pop(), tuple(Switch(name, *row) for name, row in below.items()))
+    return Topology(kinds.pop(), tuple(Switch(name, *row) for name, row in below.items()), tuple(sorted(sizes)))

@@ -19,7 +19,7 @@ from slurm_pal.base.hostlist import expand
 from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.facts import MoveSettings
 from slurm_pal.decide.lease import REQUIRED, LeaseKind, Sort, TickLease
-from slurm_pal.decide.network import leaves
+from slurm_pal.decide.network import leaves, permitted
 from slurm_pal.decide.steering import Market
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.moves import learning
@@ -31,7 +31,9 @@ from slurm_pal.partitions.sharing import Shared
 from slurm_pal.pending import head
 from slurm_pal.pending.demand import wanted
 from slurm_pal.pending.retarget import Levers, Waiting, Wish, WishAction, retarget
+from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.topology import BLOCK
 from slurm_pal.store import snapshot as snapshots
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.tick import pace
@@ -267,7 +269,7 @@ def spread(running: Sequence[Running]) -> tuple[tuple[Running, ...], tuple[Passe
 
 
 def near_together(planned: MovePlan, overview: Overview) -> MovePlan:
-    """Without moves onto more leaves or blocks than the job is on now."""
+    """Without moves onto more leaves or blocks than the job is on now, or to where Slurm would not start it."""
     if not overview.network.switches:
         return planned
     on = {job.job_id: job.nodes for job in overview.jobs}
@@ -275,8 +277,16 @@ def near_together(planned: MovePlan, overview: Overview) -> MovePlan:
     def parts(nodes: Sequence[str]) -> int:
         return leaves(overview.network, nodes) or len(nodes)
 
-    apart = {move.job_id for move in planned.moves if parts(move.target) > parts(on[move.job_id])}
-    why = "its new GPUs would be on more leaves of the network"
+    steerable = releases.has(overview.network.release, "segments with node lists")
+    unsure = overview.network.kind == BLOCK and not steerable  # whether a job has segments is not shown
+    apart = {
+        move.job_id
+        for move in planned.moves
+        if parts(move.target) > parts(on[move.job_id])
+        or not permitted(overview.network, move.target)
+        or (unsure and len(move.target) > 1)
+    }
+    why = "its new GPUs would be on more leaves of the network, or Slurm might not start it there"
     return planned._replace(
         moves=tuple(move for move in planned.moves if move.job_id not in apart),
         passed=(*planned.passed, *(Passed(job_id, why) for job_id in sorted(apart))),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Random requests of several nodes on a lab with switches: does Slurm take what we choose, and is it as near together?
+"""Random requests of several nodes on a lab with switches or blocks: does Slurm take what we choose, and is it as near
+together?
 
-    python tests/bench/levels_live.py --requests 2000 [--topology FILE]
+    python tests/bench/levels_live.py --requests 2000 [--blocks [--sizes 6,24]] [--topology FILE]
 
 Each request is asked of slurmctld twice, as plain sbatch and with our node list (sbatch --test-only), while random
 jobs hold GPUs. Scores are drawn. A line for each disagreement, then the sums.
@@ -10,6 +11,7 @@ jobs hold GPUs. Scores are drawn. A line for each disagreement, then the sums.
 from __future__ import annotations
 
 import argparse
+import getpass
 import os
 import random
 import re
@@ -42,6 +44,11 @@ def tree() -> str:
     return "\n".join([*lines, "SwitchName=core Switches=spine[0-1]", ""])
 
 
+def blocks(sizes: str) -> str:
+    lines = [f"BlockName=block{k} Nodes=n[{6 * k}-{6 * k + 5}]" for k in range(NODES // 6)]
+    return "\n".join([*lines, f"BlockSizes={sizes}", ""])
+
+
 def scores(folder: str, draw: random.Random) -> Snapshot:
     rows = []
     for n in range(NODES):
@@ -67,7 +74,7 @@ def asked(lab: Lab, words: list[str]) -> tuple[str, tuple[str, ...], str]:
 
 def fill(lab: Lab, draw: random.Random) -> None:
     """Random jobs on random nodes."""
-    subprocess.run(["scancel", "--me"], env=lab.environ(), check=True)
+    subprocess.run(["scancel", "-u", getpass.getuser()], env=lab.environ(), check=True)
     deadline_s = time.monotonic() + 30
     while subprocess.run(["squeue", "-h"], env=lab.environ(), capture_output=True, check=True).stdout.strip():
         assert time.monotonic() < deadline_s
@@ -87,6 +94,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--topology")
+    parser.add_argument("--blocks", action="store_true", help="topology/block, with --segment and --exclusive=topo")
+    parser.add_argument("--sizes", default="6,24", help="BlockSizes")
     options = parser.parse_args()
     draw = random.Random(options.seed)
     counts = dict.fromkeys(("asked", "ours", "taken", "fewer", "equal", "more", "better", "alike", "worse", "left"), 0)
@@ -94,7 +103,7 @@ def main() -> None:
         path = options.topology or f"{folder}/topology.conf"
         if not options.topology:
             with open(path, "w") as stream:
-                stream.write(tree())
+                stream.write(blocks(options.sizes) if options.blocks else tree())
         with Lab.up(f"{folder}/lab", nodes=NODES, gpus=GPUS, seed=1, topology=path) as lab:
             os.environ.update(lab.environ())
             client, known = CliClient(), scores(folder, draw)
@@ -102,14 +111,21 @@ def main() -> None:
                 if number % ANEW == 0:
                     fill(lab, draw)
                     overview = client.overview()
-                _one(lab, draw, overview, known, counts)
+                _one(lab, draw, overview, known, counts, options.blocks)
     print(counts)
 
 
-def _one(lab: Lab, draw: random.Random, overview: Overview, known: Snapshot, counts: dict[str, int]) -> None:
+def _one(
+    lab: Lab, draw: random.Random, overview: Overview, known: Snapshot, counts: dict[str, int], blocks: bool
+) -> None:
     nodes, gpus = draw.randint(2, 9), draw.randint(1, GPUS)
     words = [f"-N{nodes}", f"--gpus-per-node={gpus}", "-t", "30"]
-    if draw.random() < 0.2:
+    if blocks:
+        if draw.random() < 0.3:
+            words.append(f"--segment={draw.choice([k for k in range(1, nodes + 1) if nodes % k == 0])}")
+        if draw.random() < 0.2:
+            words.append("--exclusive=topo")
+    elif draw.random() < 0.2:
         words.append(f"--switches={draw.randint(1, 3)}")
     counts["asked"] += 1
     request = build(parse([*words, "--wrap", "true"]), {}, None)
