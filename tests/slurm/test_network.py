@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from slurm_pal.base.errors import UsageError
+from slurm_pal.lab import daemons
+from slurm_pal.lab.conf import LabSpec, config_files
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.programs import find_programs, slurm_version
 from slurm_pal.slurm import releases
@@ -118,23 +120,95 @@ def test_files_that_are_no_network(tmp_path: Path) -> None:
             Lab.up(path, nodes=1, topology=str(tmp_path / "topology.conf"))
 
 
-def test_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+BLOCKS = "BlockName=b0 Nodes=n[0-2]\nBlockName=b1 Nodes=n[3-5]\nBlockSizes=3\n"
+YAML = """- topology: all
+  cluster_default: true
+  block:
+    block_sizes: [3]
+    blocks:
+      - {block: b0, nodes: "n[0-2]"}
+      - {block: b1, nodes: "n[3-5]"}
+"""
+
+
+@pytest.fixture
+def on_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
     skip_without_slurm()
-    if not releases.has(slurm_version(find_programs(False)["slurmctld"]), "topology of blocks"):
+    if not releases.has(installed(), "topology of blocks"):
         pytest.skip("this release of Slurm has no topology of blocks")
-    (tmp_path / "topology.conf").write_text("BlockName=b0 Nodes=n[0-2]\nBlockName=b1 Nodes=n[3-5]\nBlockSizes=3\n")
+    (tmp_path / "topology.conf").write_text(BLOCKS)
     with (
         short_directory() as path,
         Lab.up(path, nodes=6, gpus=2, seed=1, topology=str(tmp_path / "topology.conf")) as lab,
     ):
         for name, value in lab.environ().items():
             monkeypatch.setenv(name, value)
+        yield User(lab, tmp_path)
+
+
+def installed() -> tuple[int, int]:
+    return slurm_version(find_programs(False)["slurmctld"])
+
+
+def runs_on(user: User, job: str, nodes: str) -> None:
+    deadline_s = time.monotonic() + 30
+    while user.run("squeue", "-h", "-j", job, "-o", "%T %N").strip() != f"RUNNING {nodes}":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def submitted(user: User, *words: str) -> str:
+    ours = ["--pal-watch", "--pal-class=A", "-o", "/dev/null", "--parsable", "--wrap", "sleep 30"]
+    return user.run(*PALSUB, *ours, *words).strip()
+
+
+def test_blocks(on_blocks: User) -> None:
+    network = CliClient().overview().network
+    assert network.kind == BLOCK and network.sizes == (3,) and network.release == installed()
+    assert "--nodelist=n1,n2" in on_blocks.decided("-N2", "--gpus-per-node=2")["added"]  # type: ignore[operator]
+    runs_on(on_blocks, submitted(on_blocks, "-N2", "--gpus-per-node=2"), "n[1-2]")
+
+
+def test_segments(on_blocks: User) -> None:
+    two = on_blocks.decided("-N4", "--gpus-per-node=2", "--segment=2")
+    if releases.has(installed(), "segments with node lists"):
+        assert "--nodelist=n1,n2,n4,n5" in two["added"]  # type: ignore[operator]
+        runs_on(on_blocks, submitted(on_blocks, "-N4", "--gpus-per-node=2", "--segment=2"), "n[1-2,4-5]")
+    else:
+        assert two["action"] == "none" and "--segment=2" in str(two["reason"])
+        runs_on(on_blocks, submitted(on_blocks, "-N2", "--gpus-per-node=2", "--segment=2"), "n[1-2]")
+
+
+def test_blocks_of_its_own(on_blocks: User) -> None:
+    on_blocks.run("sbatch", "-w", "n0", "-o", "/dev/null", "--wrap", "sleep 30")
+    deadline_s = time.monotonic() + 30
+    while on_blocks.run("squeue", "-h", "-t", "R", "-o", "%N") != "n0\n":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    runs_on(on_blocks, submitted(on_blocks, "-N2", "--gpus-per-node=2", "--exclusive=topo"), "n[4-5]")
+    # The rest of the block is closed to others now, and its own node takes nobody else's job.
+    assert on_blocks.decided("-N2", "--gpus-per-node=2")["chosen"]["gpus"][0]["node"] == "n1"  # type: ignore[index]
+
+
+def test_a_topology_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_slurm()
+    if installed() < (25, 5):
+        pytest.skip("this release of Slurm reads no topology.yaml")
+
+    def files(spec: LabSpec) -> dict[str, str]:
+        made = config_files(spec)
+        del made["topology.conf"]
+        return made | {"topology.yaml": YAML}
+
+    monkeypatch.setattr(daemons, "config_files", files)
+    (tmp_path / "topology.conf").write_text(BLOCKS)
+    with (
+        short_directory() as path,
+        Lab.up(path, nodes=6, gpus=2, seed=1, topology=str(tmp_path / "topology.conf")) as lab,
+    ):
+        for name, value in lab.environ().items():
+            monkeypatch.setenv(name, value)
+        network = CliClient().overview().network
+        assert network.kind == BLOCK and [one.name for one in network.leaves] == ["b0", "b1"]
         user = User(lab, tmp_path)
-        assert CliClient().overview().network.kind == BLOCK
-        assert "--nodelist=n1,n2" in user.decided("-N2", "--gpus-per-node=2")["added"]  # type: ignore[operator]
-        words = ["--pal-watch", "--pal-class=A", "-N2", "--gpus-per-node=2", "-o", "/dev/null", "--wrap", "sleep 30"]
-        job = user.run(*PALSUB, "--parsable", *words).strip()
-        deadline_s = time.monotonic() + 30
-        while user.run("squeue", "-h", "-j", job, "-o", "%T %N").strip() != "RUNNING n[1-2]":
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
+        runs_on(user, submitted(user, "-N2", "--gpus-per-node=2"), "n[1-2]")
