@@ -144,6 +144,7 @@ def standing(
     found: dict[tuple[str, str], int] = {}
     pools = list(source.of_partitions())
     awaited = {words for (partition, _), words in pools if partition in shared}
+    own_blocks = {partition.name for partition in seen.partitions if partition.own_blocks}  # the table knows no blocks
     for name, words in pools:
         if words is not None and words not in numbers:
             number, pool = len(numbers) + 1, source.pool(*words)
@@ -151,7 +152,7 @@ def standing(
             made.add(number, pool)
             if words in awaited:
                 made.awaited(number, pool)
-        found[name] = NOT_RANKED if words is None else numbers[words]
+        found[name] = NOT_RANKED if words is None or name[0] in own_blocks else numbers[words]
     prefer = _prefer(seen.nodes, snapshot, barred) if soft_features else {}
     default = next((p.name for p in seen.partitions if p.default), "")
     return Standing(

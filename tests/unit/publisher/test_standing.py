@@ -232,6 +232,10 @@ def test_pools_of_the_same_gpus_are_one() -> None:
     ]  # fmt: skip
     assert found.pools["all", ""] == NOT_RANKED
     assert len(set(found.pools.values())) == 4 and len(found.nodes) == 3
+    seen = cluster(*nodes, partitions=inside)  # jobs that share no block: only palsub looks at blocks
+    apart = [part._replace(own_blocks=part.name == "gpu") for part in seen.partitions]
+    pools = answer(seen._replace(partitions=tuple(apart)), scores({})).pools
+    assert pools["gpu", ""] == pools["gpu", "v100"] == NOT_RANKED != pools["long", ""]
 
 
 def test_gpus_of_several_models_have_no_order() -> None:
