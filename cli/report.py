@@ -122,7 +122,7 @@ def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> t
 
     Without records, and with a line on stderr, where the database is only on the controller.
     """
-    from slurm_pal.report import class_notices
+    from slurm_pal.report import class_notices, costs
     from slurm_pal.report.gpus import loan_course
     from slurm_pal.report.gpus.gpu_report import gpu_report
     from slurm_pal.report.gpus.job_shapes import job_shapes
@@ -144,13 +144,15 @@ def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> t
     except DataError as error:
         common.say(f"pal: without records: {one_line(error)}", err=True)
         found = gpu_report(rows, (), (), now_s, params, nodes=nodes, uuid=uuid or "", shapes=shapes)
-    course = None
+    course = money = None
+    if nodelist is None and gpu is None:
+        money = costs.money(config, overview and overview.partitions, now_s)
     if nodelist is None:
         try:
             course = loan_course.read(config, now_s)
         except PalError as error:
             common.say(f"pal: without loans: {one_line(error)}", err=True)
-    return found._replace(power=power, notices=notices, loans=course), uuid
+    return found._replace(power=power, notices=notices, loans=course, money=money), uuid
 
 
 def _uuid(gpu: Gpu, rows: list[GpuRow]) -> str:

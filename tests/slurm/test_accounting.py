@@ -171,6 +171,15 @@ def test_what_jobs_have_cost(centre: Lab, client: CliClient, tmp_path: Path) -> 
     held = told["owner", "owner"]
     assert held["cost"] == pytest.approx(3600 * held["gpu_h"]) and held["gpu_h"] >= 4 / 3600
     assert all(row["cost"] is None for (_, partition), row in told.items() if partition != "owner")
+    # The site's report has the same money; without a price it says what is missing.
+    argv = [*PAL, "report", "--json"]
+    shown = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    (one,) = [one for one in json.loads(shown.stdout)["money"]["accounts"] if one["account"] == "owner"]
+    assert held in one["partitions"] and one["cost"] == pytest.approx(held["cost"])
+    (tmp_path / "pal.toml").write_text("")
+    shown = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0 and "no price is known" in json.loads(shown.stdout)["money"]["missing"]
 
 
 # -- a history that was made here ------------------------------------------------------------

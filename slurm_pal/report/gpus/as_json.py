@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from slurm_pal.base.faults import cure_of
+from slurm_pal.report.costs import DAYS, Money
 from slurm_pal.report.gpus import words
 from slurm_pal.report.gpus.cost import assumption
 from slurm_pal.report.gpus.course import SweepChange
@@ -27,7 +28,8 @@ def to_json(report: GpuReport, uuid: str | None = None) -> dict[str, Any]:
     `cost_assumption` and the `job_shapes` that it rests on (null: no job runs); `faulty`: GPUs that jobs are kept
     off, with `cure`; `slowest`; `flags` {flag: {meaning, gpus}}; `sweeps`: the newest, oldest first, with the GPUs
     `compared` and `changed` per class; `refused` {reason: runs} of the newest sweep; `power_cap`: of models whose
-    class A was measured below it, or where A and B are one class, `text` and `cure`; `methods`; for one GPU `gpu`.
+    class A was measured below it, or where A and B are one class, `text` and `cure`; `methods`; `money`: what jobs of
+    the last `days` have cost, by account (null: only some nodes were asked for); for one GPU `gpu`.
     """
     body: dict[str, Any] = {
         "cluster": report.cluster,
@@ -61,6 +63,7 @@ def to_json(report: GpuReport, uuid: str | None = None) -> dict[str, Any]:
         "refused": report.measured.refused,
         "power_cap": [one._asdict() for one in report.power],
         "methods": [m._asdict() for m in report.measured.methods],
+        "money": _money(report.money),
         "caveats": words.caveats(report),
     }
     if uuid is not None:
@@ -69,6 +72,13 @@ def to_json(report: GpuReport, uuid: str | None = None) -> dict[str, Any]:
         ranks = {c: {"place": p[0], "of": p[1]} for c, p in places.items() if p}
         body["gpu"] = {**row.to_json(), "rank": ranks, "runs": [run_json(r) for r in runs(report, row.uuid)]}
     return body
+
+
+def _money(found: Money | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    accounts = [{**one._asdict(), "partitions": [row._asdict() for row in one.partitions]} for one in found.accounts]
+    return {"days": DAYS, "accounts": accounts, "complaints": list(found.complaints), "missing": found.missing}
 
 
 def _group(g: GroupFigures) -> dict[str, Any]:

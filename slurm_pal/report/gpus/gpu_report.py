@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.class_notices import NoticeLine
+from slurm_pal.report.costs import Money
 from slurm_pal.report.gpus.cost import Cost, costs
 from slurm_pal.report.gpus.course import SweepChange
 from slurm_pal.report.gpus.figures import GroupFigures
@@ -61,6 +62,7 @@ class GpuReport(NamedTuple):
     power: tuple[PowerFinding, ...] = ()  # what is to be known about models and their power cap
     notices: tuple[NoticeLine, ...] = ()  # about the published classes
     loans: LoanCourse | None = None  # of nodes of owners; None: no order was given
+    money: Money | None = None  # of the whole site; None: only some nodes were asked for
 
     @property
     def leading(self) -> list[GroupFigures]:

@@ -19,6 +19,7 @@ from slurm_pal.report.table import age, unbroken
 
 TEMPLATE = "page.html.j2"
 SLOWEST, FLAGGED = 30, 100  # rows shown; pal gpus has all
+ACCOUNTS = 50  # shown; pal costs has all
 
 
 class GpuTile(NamedTuple):
@@ -50,6 +51,7 @@ def page(report: GpuReport) -> str:
             words.slowest_table(report, SLOWEST),
             words.flag_table(report),
             words.flagged_table(report, FLAGGED),
+            words.money_table(report, ACCOUNTS),
         ],
         "changes": words.changes(report),
         "methods": words.method_table(report),

@@ -13,7 +13,7 @@ from slurm_pal.report.gpus.single import gpu_claim, gpu_sections, gpu_title
 from slurm_pal.report.gpus.words import Section
 from slurm_pal.report.table import columns, unbroken
 
-SLOWEST, FLAGGED = 10, 10
+SLOWEST, FLAGGED, ACCOUNTS = 10, 10, 10
 
 
 def text(report: GpuReport, width: int = 80) -> list[str]:
@@ -29,6 +29,7 @@ def text(report: GpuReport, width: int = 80) -> list[str]:
         words.slowest_table(report, SLOWEST),
         words.flag_table(report),
         words.flagged_table(report, FLAGGED),
+        words.money_table(report, ACCOUNTS),
     ):
         lines += table(section, width)
     lines += ["", "SINCE THE PREVIOUS SWEEP", *_paragraphs(words.changes(report), width)]

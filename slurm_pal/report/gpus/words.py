@@ -12,6 +12,7 @@ from typing import NamedTuple
 from slurm_pal.base.faults import cure_of
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
+from slurm_pal.report.costs import DAYS, AccountCost
 from slurm_pal.report.gpus.cost import Cost, assumption
 from slurm_pal.report.gpus.course import SweepChange
 from slurm_pal.report.gpus.figures import GroupFigures
@@ -285,6 +286,40 @@ def cost_table(report: GpuReport) -> Section:
     return Section("What that costs at full load (estimate)", header, rows, assumption(report.shapes))
 
 
+def money_table(report: GpuReport, limit: int) -> Section:
+    """Accounts with their partitions; an account with several begins with its sum."""
+    accounts = report.money.accounts if report.money else ()
+    rows = [row for one in accounts[:limit] for row in _of_account(one)]
+    more = len(accounts) - limit
+    note = (
+        f"Whole jobs that ran in the last {DAYS} days, as far as sacct shows them to this user, at today's prices in "
+        "the site's own units (of billing, where it states no price). A sum leaves out what has no price (-)."
+    )
+    return Section(
+        f"Money by account, last {DAYS} days",
+        ("ACCOUNT", "PARTITION", "JOBS", "GPU-H", "COST"),
+        rows,
+        note + (f" And {counted(more, 'more account')}: pal costs" if more > 0 else ""),
+    )
+
+
+def _of_account(one: AccountCost) -> list[tuple[str, ...]]:
+    name = cut(one.account, LONGEST_MODEL) or NOTHING
+    parts = [(row.partition, row.jobs, row.gpu_h, row.cost) for row in one.partitions]
+    if len(parts) > 1:
+        parts.insert(0, ("(all)", one.jobs, one.gpu_h, one.cost))
+    return [
+        (
+            "" if at else name,
+            cut(where, LONGEST_MODEL),
+            f"{jobs:,}",
+            hours(gpu_h),
+            NOTHING if cost is None else f"{cost:,.2f}",
+        )
+        for at, (where, jobs, gpu_h, cost) in enumerate(parts)
+    ]
+
+
 def gpu_table(title: str, rows: Sequence[GpuRow], limit: int) -> Section:
     """GPUs with slowdown and class, their flags in words."""
     header = ("GPU", "MODEL", *SENSITIVITY_CLASSES, "AGE", "FLAGS")
@@ -373,6 +408,9 @@ def caveats(report: GpuReport) -> list[str]:
     if once:
         found.append("Where REPEATS is missing, GPUs were measured only once, so their repeatability is not known.")
     found += [f"{_sentence(line.text)}." for line in report.notices if not line.alarm]
+    if report.money is not None:
+        found += [f"{_sentence(text)}." for text in report.money.complaints]
+        found += [f"Money by account is missing: {report.money.missing}."] if report.money.missing else []
     small = [g for g in report.measured.groups if g.spread.gpus < SMALLEST]
     if small:
         found.append("Groups of fewer than four GPUs have no meaningful median: their slowdowns are 1.0.")

@@ -178,6 +178,22 @@ def test_gpus_of_some_gpus(measured: Path) -> None:
     assert isinstance(found.exception, UsageError) and "the nodes are n0002" in str(found.exception)
 
 
+def test_report_shows_money_where_the_whole_site_is_asked_for(measured: Path) -> None:
+    sacct = measured / "bin" / "sacct"
+    sacct.write_text("#!/bin/sh\necho 'phys|gpu|3600|gres/gpu=4'\n")
+    sacct.chmod(0o755)
+    with open(measured / "pal.toml", "a", encoding="utf-8") as file:
+        file.write("[prices]\ngpu = 2.5\n")
+    (one,) = json.loads(invoke("report", "--json").stdout)["money"]["accounts"]
+    assert (one["account"], one["jobs"], one["cost"]) == ("phys", 1, 10.0)
+    assert "MONEY BY ACCOUNT" in invoke("report").stdout
+    for words in (("-w", "n0001"), ("--gpu", "n0003:3")):
+        assert json.loads(invoke("report", *words, "--json").stdout)["money"] is None
+    sacct.write_text("#!/bin/sh\nexit 1\n")
+    found = invoke("report")
+    assert found.exit_code == 0 and "Money by account is missing: sacct failed: exit code 1." in found.stdout
+
+
 def test_html_and_json_exclude_each_other(measured: Path) -> None:
     assert isinstance(invoke("report", "--html", "x", "--json").exception, UsageError)
 
