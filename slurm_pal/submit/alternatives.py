@@ -22,7 +22,7 @@ from slurm_pal.decide import alternatives as places
 from slurm_pal.decide.alternatives import Alternative, Goal
 from slurm_pal.decide.place_mark import MarkedPlace, PlaceMark, pairs_of
 from slurm_pal.decide.request import Conflict, Request
-from slurm_pal.decide.waits import Expects, Waiting, expected_wait_s, pool
+from slurm_pal.decide.waits import Expects, Waiting, expected_wait_s, pool, rooms, starts_now
 from slurm_pal.slurm.parse import seconds, unix_s
 from slurm_pal.submit import place_history
 from slurm_pal.submit.argv import CommandLine, Option
@@ -239,9 +239,10 @@ class Asking:
             row = [cell.strip() for cell in line.split("|")]
             if len(row) > len(_QUEUED) and row[5].startswith(FOR_NODES):
                 each, whole = _last_number(row[2]), _last_number(row[3])
-                gpus = whole or each * max(1, digits(row[4].partition("-")[0]) or 1)
+                nodes = max(1, digits(row[4].partition("-")[0]) or 1)
+                one = Waiting(whole or each * nodes, float(seconds(row[1]) or 0), nodes)
                 for name in row[0].split(","):
-                    found.setdefault(name, []).append(Waiting(gpus, float(seconds(row[1]) or 0)))
+                    found.setdefault(name, []).append(one)
         return found
 
     def end(self) -> None:
@@ -300,7 +301,8 @@ def pick(
         planned_s, waits_by = max(0.0, at_s - now_s), "Slurm's plan"
         if planned_s and request.shape and not request.leave:
             planned_s, waits_by = _played(overview, request, place, queued, expects, now_s, planned_s)
-        wait_s, seen = place_history.corrected(known, place.partition, planned_s) if planned_s else (0.0, 0)
+        certain = not planned_s and waits_by == "Slurm's plan"
+        wait_s, seen = (0.0, 0) if certain else place_history.corrected(known, place.partition, planned_s)
         waits_by += f" and {seen} earlier waits" if seen else ""
         seen_s = place_history.run_s(known, name, place.name) if wanted.declared else None
         base_s = seen_s or place.est_s or _limited(default_run_s, request, config)
@@ -368,11 +370,18 @@ def _played(
     overview: Overview, request: Request, place: NamedPlace, queued: Mapping[str, Sequence[Waiting]], expects: Expects,
     now_s: float, planned_s: float,
 ) -> tuple[float, str]:  # fmt: skip
-    """How long the job would wait if running and waiting jobs took the times expected of them; Slurm's plan where that
-    says nothing."""
-    free, running = pool(overview, place.partition, now_s)
+    """Nothing where backfill has room for the job; else how long it would wait if running and waiting jobs took the
+    times expected of them; Slurm's plan where that says nothing."""
+    from slurm_pal.decide import steering
+
     gpus = request.shape.total if request.shape else 0
-    wait_s = expected_wait_s(gpus, free, running, queued.get(place.partition, ()), expects)
+    nodes = max(1, (request.shape.nodes if request.shape else 0) or request.nodes_min)
+    ahead = queued.get(place.partition, ())
+    room = rooms(overview, place.partition, now_s)
+    if starts_now(gpus, nodes, room, ahead) and steering.places(overview, request).get(place.partition, False):
+        return 0.0, "backfill"
+    free, running = pool(overview, place.partition, now_s)
+    wait_s = expected_wait_s(gpus, free, running, ahead, expects)
     return (planned_s, "Slurm's plan") if wait_s == float("inf") else (wait_s, "the queue")
 
 

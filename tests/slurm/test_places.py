@@ -136,6 +136,24 @@ def test_waiting_counts_and_what_the_user_excludes_is_never_chosen(user: User) -
     assert shown["chosen"] == "old" and user.waits_in(typed) == "PENDING slow"
 
 
+def test_a_job_that_backfill_starts_at_once_need_not_wait_for_its_turn(user: User) -> None:
+    script = SCRIPT.replace("partition=fast", "partition=every").replace("est=40m", "est=22m")
+    (user.home / "job.sh").write_text(script)
+    for node in ("n0", "n2"):
+        words = ["-p", "every", "-w", node, "--gres=gpu:1", "-t", "10", "-o", "/dev/null", "--wrap", "sleep 600"]
+        user.run("sbatch", *words)
+    user.fill("slow", 1)
+    user.until(lambda: user.run("squeue", "-h", "-t", "PD") == "")
+    whole = user.run(
+        "sbatch", "--parsable", "-p", "every", "--gres=gpu:2", "-t", "60", "-o", "/dev/null", "--wrap", "true"
+    )
+    user.until(lambda: user.waits_in(int(whole)) == "PENDING every")
+    job, shown = user.palsub("job.sh")
+    rows = {row["name"]: row for row in shown["of"]}  # type: ignore[attr-defined]
+    assert (rows["gpu"]["wait_s"], rows["gpu"]["wait_from"], shown["chosen"]) == (0, "backfill", "gpu"), rows
+    assert user.output(job).startswith("gpu every ") and user.waits_in(int(whole)) == "PENDING every"
+
+
 def test_a_place_that_slurm_refuses_is_not_chosen(user: User) -> None:
     (user.home / "job.sh").write_text(SCRIPT.replace("gres=gpu:1,est=20m", "gres=gpu:3,est=1s"))
     _, shown = user.palsub("job.sh")
