@@ -91,6 +91,9 @@ def lab() -> None:
 @click.option("--accounting", is_flag=True, help="With slurmdbd and MariaDB: sacct, accounts, QOS, fair share.")
 @click.option("--partitions", metavar="FILE", help="Partitions and preemption from a TOML file (docs/lab.md).")
 @click.option("--topology", metavar="FILE", help="Switches or blocks of the nodes, a topology.conf (docs/lab.md).")
+@click.option(
+    "--cloud", default=0, show_default=True, help="So many nodes, the last ones, sleep until a job needs them."
+)
 @click.option("--wait-s", default=60.0, show_default=True, help="Give up if not all nodes are idle after this time, s.")
 @common.verbose_option
 def up(directory: str | None, wait_s: float, **size: Any) -> None:  # noqa: ANN401  # handed on, checked there

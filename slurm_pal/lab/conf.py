@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from slurm_pal.base import hostlist
 from slurm_pal.base.errors import UsageError
-from slurm_pal.lab import accounting
+from slurm_pal.lab import accounting, power
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.partition_file import PartitionFile
 from slurm_pal.slurm import releases
@@ -26,6 +27,8 @@ a feature that vanished from the nodes must not make `--prefer` fail."""
 
 ONE_PARTITION = PartitionFile({}, {"gpu": "Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO"})
 SLURMD_TIMEOUT_S = 30  # a killed node is DOWN after this, not after Slurm's five minutes
+RESUME_TIMEOUT_S = 60  # a cloud node that has not answered by then is DOWN; it answers in a second or two
+SUSPEND_TIME_S = 10  # so long a cloud node idles before it is powered down
 
 
 class LabSpec(NamedTuple):
@@ -44,19 +47,49 @@ class LabSpec(NamedTuple):
     partitions: PartitionFile | None = None  # None: one partition, gpu, of all nodes
     topology: tuple[str, str] = ("", "")  # plug-in and the text of topology.conf; ("", ""): all nodes alike
     conf_edits: tuple[tuple[str, str], ...] = ()  # pieces of slurm.conf or cgroup.conf, and what stands there instead
+    cloud: int = 0  # so many of the nodes, the last ones, are powered down until a job needs them
 
 
 def node_names(nodes: int) -> tuple[str, ...]:
     return tuple(f"n{number}" for number in range(nodes))
 
 
+def _node_line(spec: LabSpec, first: int, count: int, state: str) -> str:
+    last, port = first + count - 1, spec.port + 1 + first
+    names, ports = f"n[{first}-{last}]", f"[{port}-{port + count - 1}]"
+    if count == 1:
+        names, ports = f"n{first}", f"{port}"
+    return (
+        f"NodeName={names} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports} CPUs={spec.cpus} Sockets=1 "
+        f"CoresPerSocket={spec.cpus} ThreadsPerCore=1 RealMemory={spec.memory_mib} Gres=gpu:{spec.gpus} State={state}\n"
+    )
+
+
+def _power_saving(spec: LabSpec) -> dict[str, str]:
+    """Keys of slurm.conf by which slurmctld wakes the cloud nodes, and powers them down when they have idled."""
+    if not spec.cloud:
+        return {}
+    d, own = spec.directory, node_names(spec.nodes)[: -spec.cloud]
+    found = {
+        "ResumeProgram": d("etc", power.RESUME),
+        "SuspendProgram": d("etc", power.SUSPEND),
+        "ResumeTimeout": str(RESUME_TIMEOUT_S),
+        "SuspendTimeout": "5",
+        "SuspendTime": str(SUSPEND_TIME_S),
+        # No limit to how many nodes change in a minute.
+        "ResumeRate": "0",
+        "SuspendRate": "0",
+        # Slurm hides cloud nodes that are powered down, unless told not to.
+        "PrivateData": "cloud",
+        "SlurmctldParameters": ",power_save_interval=1,power_save_min_interval=0",
+    }
+    return found | ({"SuspendExcNodes": hostlist.fold(list(own))} if own else {})
+
+
 def slurm_conf_text(spec: LabSpec) -> str:
     """slurm.conf(5) for slurmctld, all slurmds and the clients."""
-    d, last = spec.directory, spec.nodes - 1
+    d, own_nodes = spec.directory, spec.nodes - spec.cloud
     plugins = "JobSubmitPlugins=lua\n" if spec.submit_filter else ""
-    names, ports = f"n[0-{last}]", f"[{spec.port + 1}-{spec.port + spec.nodes}]"
-    if spec.nodes == 1:
-        names, ports = "n0", f"{spec.port + 1}"
     text = f"""# Written by pal lab up; removed by pal lab down.
 ClusterName=palab
 SlurmctldHost=localhost(127.0.0.1)
@@ -103,14 +136,15 @@ PriorityType=priority/basic
 JobCompType=jobcomp/filetxt
 JobCompLoc={d("log", "jobcomp.txt")}
 {plugins}\
-NodeName={names} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports} CPUs={spec.cpus} Sockets=1 \
-CoresPerSocket={spec.cpus} ThreadsPerCore=1 RealMemory={spec.memory_mib} Gres=gpu:{spec.gpus} State=UNKNOWN
 """
+    text += _node_line(spec, 0, own_nodes, "UNKNOWN") if own_nodes else ""
+    text += _node_line(spec, own_nodes, spec.cloud, "CLOUD") if spec.cloud else ""
     chosen = spec.partitions or ONE_PARTITION
     lines = "".join(f"PartitionName={name} {words}\n" for name, words in chosen.partitions.items())
     own = accounting.settings(spec) if spec.accounting else {}
     plugin = {"TopologyPlugin": f"topology/{spec.topology[0]}"} if spec.topology[0] else {}
-    return with_settings(text, {**own, **chosen.settings, **plugin}) + lines
+    text = with_settings(with_settings(text, {**own, **chosen.settings, **plugin}), _power_saving(spec))
+    return text + lines
 
 
 def with_settings(text: str, settings: Mapping[str, str]) -> str:
@@ -172,3 +206,8 @@ def config_files(spec: LabSpec) -> dict[str, str]:
         "cgroup.conf": cgroups,
         "pal.toml": pal_toml_text(spec.directory),
     }
+
+
+def power_programs(spec: LabSpec) -> dict[str, str]:
+    """Name below etc/ -> text of those that slurmctld runs."""
+    return {verb: power.program_text(spec.directory, verb) for verb in (power.RESUME, power.SUSPEND) if spec.cloud}

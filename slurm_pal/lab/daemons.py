@@ -10,14 +10,16 @@ from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.files import write_atomic
 from slurm_pal.base.numbers import digits
 from slurm_pal.lab import accounting
-from slurm_pal.lab.conf import LabSpec, config_files, node_names
+from slurm_pal.lab.conf import LabSpec, config_files, node_names, power_programs
 from slurm_pal.lab.crew import Crew, ask
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.ports import is_listening
+from slurm_pal.lab.power import slurmd_argv
 from slurm_pal.lab.processes import write_pids
 
 _MUNGE_WAIT_S = 10.0
 _POLL_S = 0.05
+POWERED_DOWN = "idle~"
 NODE_STATES = ("-h", "-a", "-o", "%D %T")  # without the partition in it: each node counts once
 
 
@@ -30,6 +32,8 @@ def start(spec: LabSpec, programs: dict[str, str], crew: Crew, deadline_s: float
     d = spec.directory
     for name, text in config_files(spec).items():
         write_atomic(d("etc", name), text)
+    for name, text in power_programs(spec).items():
+        write_atomic(d("etc", name), text, 0o755)
     key = d("etc", "munge.key")
     write_atomic(key, os.urandom(128), 0o400)
     crew.spawn("munged", munged_argv(programs["munged"], d))
@@ -44,8 +48,8 @@ def start(spec: LabSpec, programs: dict[str, str], crew: Crew, deadline_s: float
     while not is_listening(spec.port) and time.monotonic() < deadline_s:
         crew.check()
         time.sleep(0.01)
-    for node in node_names(spec.nodes):
-        crew.spawn(f"slurmd-{node}", [programs["slurmd"], "-D", "-N", node, "-f", d.conf])
+    for node in node_names(spec.nodes - spec.cloud):
+        crew.spawn(f"slurmd-{node}", slurmd_argv(programs["slurmd"], node, d.conf))
     write_pids(d.pids, crew.processes())
     _wait_for_idle(spec, programs, crew, deadline_s)
 
@@ -77,7 +81,7 @@ def _wait_for_idle(spec: LabSpec, programs: dict[str, str], crew: Crew, deadline
         late = time.monotonic() > deadline_s
         answer = ask(spec.directory, [programs["sinfo"], *NODE_STATES])
         states = node_states(answer.text)
-        if states.get("idle") == spec.nodes:
+        if states.get("idle", 0) + states.get(POWERED_DOWN, 0) == spec.nodes:
             return
         if late:
             seen = ", ".join(f"{count} {state}" for state, count in states.items()) or answer.complaint

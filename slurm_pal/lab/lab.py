@@ -92,6 +92,7 @@ class Lab:
         partitions: str | None = None,
         topology: str | None = None,
         accounting: bool = False,
+        cloud: int = 0,
         conf_edits: Sequence[tuple[str, str]] = (),
     ) -> Lab:
         """Start a lab of `nodes` nodes with `gpus` GPUs each and wait until all are idle.
@@ -101,6 +102,7 @@ class Lab:
         partitions (see lab/partition_file.py); without one all nodes are in the partition gpu.
         `topology` is a topology.conf: switches (tree) or blocks of these nodes.
         `accounting` adds MariaDB and slurmdbd, accounts, QOS and fair share (see lab/accounting.py).
+        `cloud` nodes, the last ones, are powered down until a job needs them (see lab/power.py).
         `conf_edits` are pieces of slurm.conf, each with what stands there instead (see lab/conf.py).
 
         Raises MissingPackageError, UsageError, DataError (GPU table), BusyError (a lab runs
@@ -108,6 +110,8 @@ class Lab:
         """
         started = time.monotonic()
         _check_size(nodes, gpus, cpus, memory_mib)
+        if not 0 <= cloud <= nodes:
+            raise UsageError(f"--cloud {cloud} must be in 0..{nodes}, the number of nodes")
         if not 0 < wait_s <= 86400:
             raise UsageError(f"--wait-s {wait_s:g} must be a number of seconds up to a day")
         d = LabDirectory(directory)
@@ -140,6 +144,7 @@ class Lab:
                     chosen,
                     network,
                     tuple(conf_edits),
+                    cloud,
                 )
                 lab._bring_up(spec, registry, programs, started + wait_s)
                 if submit_filter:
@@ -163,7 +168,8 @@ class Lab:
             if count == _PORT_TRIES:
                 break
             facts = {"nodes": spec.nodes, "gpus": spec.gpus, "seed": registry.seed, "port": port, "uid": os.geteuid()}
-            d.write_facts(facts | {"slurm": releases.text(spec.version), "accounting": spec.accounting})
+            more = {"slurm": releases.text(spec.version), "accounting": spec.accounting, "cloud": spec.cloud}
+            d.write_facts(facts | more)
             d.make_rooms(spec.gpus)
             write_registry(d.registry, registry)
             if spec.submit_filter:
@@ -217,7 +223,8 @@ class Lab:
         living = self._living()
         kinds = [process.name.partition("-")[0] for process in living]
         nodes = _number(facts, "nodes")
-        wanted = {"munged": 1, "slurmctld": 1, "slurmd": nodes}
+        awake = nodes - _number(facts, "cloud")  # at least
+        wanted = {"munged": 1, "slurmctld": 1, "slurmd": awake}
         if facts.get("accounting") is True:
             wanted |= {"mariadbd": 1, "slurmdbd": 1}
         counts = {kind: kinds.count(kind) for kind in wanted}
@@ -227,7 +234,7 @@ class Lab:
             states = daemons.node_states(ask(d, ["sinfo", *daemons.NODE_STATES]).text)
             for state in ask(d, ["squeue", "-h", "-a", "-r", "-o", "%T"]).text.split():
                 jobs[state.lower()] = jobs.get(state.lower(), 0) + 1
-        whole = bool(states) and nodes > 0 and counts == wanted
+        whole = bool(states) and nodes > 0 and counts == wanted | {"slurmd": max(awake, min(nodes, counts["slurmd"]))}
         return LabStatus(
             directory=d.path,
             state="up" if whole else "degraded" if living else "down",
@@ -287,7 +294,7 @@ class Lab:
         living = [process.name.partition("-")[0] for process in self._living()]
         if "slurmctld" not in living or "munged" not in living:
             return 0
-        whole = living.count("slurmd") >= _number(d.facts(), "nodes")
+        whole = living.count("slurmd") >= _number(d.facts(), "nodes") - _number(d.facts(), "cloud")
         jobs = sorted(set(ask(d, ["squeue", "-h", "-a", "-o", "%A"]).text.split()), key=int)
         for first in range(0, len(jobs), 1000):
             ask(d, ["scancel", "-Q", *jobs[first : first + 1000]], timeout_s=30.0)
