@@ -11,7 +11,7 @@ from slurm_pal.base.light import NamedTuple
 from slurm_pal.decide.constraint import Predicate, compile_constraint
 from slurm_pal.decide.request import Request
 from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.states import JOB_ACTIVE, usable
+from slurm_pal.slurm.states import JOB_ACTIVE, asleep, usable
 from slurm_pal.store.snapshot import Snapshot
 
 RESERVED = frozenset({"RESERVED", "RES"})
@@ -156,6 +156,17 @@ def several_models(found: Iterable[Candidates], snapshot: Snapshot, gpu_type: st
 def may_start(node: Node) -> bool:
     """Whether a job could start on the node now, as far as its state shows."""
     return usable(node.states) and _PLANNED not in node.states
+
+
+def sleeping(overview: Overview, partitions: Iterable[str]) -> bool:
+    """Whether these partitions have nodes that Slurm would boot for a job.
+
+    Unless a site says PrivateData=cloud, Slurm does not show cloud nodes that are powered down.
+    """
+    names = frozenset(partitions)
+    inside = {name for one in overview.partitions if one.name in names for name in one.nodes}
+    seen = [node for node in overview.nodes if node.name in inside]
+    return len(seen) < len(inside) or any(asleep(node.states) for node in seen)
 
 
 def startable(nodes: Iterable[Node], request: Request, tasks_on_node: int, gpus_on_node: int) -> list[Node]:

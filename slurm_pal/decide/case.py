@@ -57,6 +57,7 @@ class Case(NamedTuple):
     placed: Placement
     ends: Callable[[], Mapping[str, float]]  # `ends_per_s` of all jobs, where somebody asks
     data: Near | None = None  # which nodes have the job's input; None: all alike
+    wakes: Callable[[], bool] = lambda: False  # whether Slurm would boot nodes for it, where somebody asks
 
     @property
     def may_lease(self) -> bool:

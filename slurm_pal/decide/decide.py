@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from slurm_pal.base.faults import OK
 from slurm_pal.base.jobs import GpuShape
 from slurm_pal.decide import means
-from slurm_pal.decide.candidates import Candidates, candidates, several_models
+from slurm_pal.decide.candidates import Candidates, candidates, several_models, sleeping
 from slurm_pal.decide.case import Case, Decision, Settings, ends_per_s
 from slurm_pal.decide.near import Near, nearer
 from slurm_pal.decide.network import leaves, on_network, refusal, together, unshared
@@ -105,7 +105,11 @@ def decide(
         placed = nearer(
             scene.view, placed, data, rule, lambda view: in_order(settings.policy, view, scene.shape, rule)
         )  # fmt: skip
-    return _judge(Case(request, snapshot, settings, rule, clearer, scene, placed, ends, data), alternatives)
+
+    def wakes() -> bool:
+        return sleeping(overview, [partition.name for partition in scene.candidates.partitions])
+
+    return _judge(Case(request, snapshot, settings, rule, clearer, scene, placed, ends, data, wakes), alternatives)
 
 
 def _unshared(request: Request, group: Candidates, overview: Overview) -> Candidates:

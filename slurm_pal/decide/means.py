@@ -67,6 +67,8 @@ def keep_off(case: Case, found: Decision, chosen: Offer) -> Decision:
     if any(weight > heaviest and name not in slow for name, weight in zip(view.names, view.weight, strict=True)):
         # Off the others Slurm would start it on these at once.
         return found._replace(reason=f"left to Slurm: {what} but on nodes that the site keeps for later (Weight)")
+    if case.wakes():
+        return found._replace(reason=f"left to Slurm: {what}, and off them it would wake nodes that are powered down")
     left = {name: count for name in scene.nodes if name not in slow and (count := _better(case, name))}
     if not slow or len(left) < (shape.nodes or 1) or sum(left.values()) < shape.total:
         return found._replace(reason=f"left to Slurm: {what}, and no better ones will become free for this job")

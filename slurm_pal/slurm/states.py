@@ -48,6 +48,9 @@ NODE_UNUSABLE = frozenset(
 )  # fmt: skip
 """A node in one of these states starts no job now."""
 
+ASLEEP = frozenset({"POWERED_DOWN", "POWERING_UP"})
+"""A node in one of these states takes a job, which starts when the node has booted."""
+
 EXACTLY_IDLE = frozenset({"IDLE"})
 """The whole state of a node that a sweep may take; CLOUD and DYNAMIC_NORM nodes are left alone."""
 
@@ -74,3 +77,13 @@ def node_states(text: str) -> frozenset[str]:
 def usable(states: frozenset[str]) -> bool:
     """Whether a node in these states could start a job now (as far as states show)."""
     return not states & NODE_UNUSABLE
+
+
+def asleep(states: frozenset[str]) -> bool:
+    """Whether Slurm would give a node in these states to a job that has to wait until it has booted."""
+    return bool(states & ASLEEP) and usable(woken(states))
+
+
+def woken(states: frozenset[str]) -> frozenset[str]:
+    """The states of such a node once it has booted."""
+    return states - ASLEEP - {"NOT_RESPONDING"}

@@ -257,6 +257,11 @@ def test_sensitive_jobs_are_kept_off_outliers_only_while_that_can_pay(scores: Sc
     assert made.lease_s == pytest.approx(0.5 * (1.5 - 1.0) * 1800)
     assert choose("--gres=gpu:1", busy, snapshot, sensitivity="C").action == "none"
     assert choose("--gres=gpu:1", busy, snapshot, clearer="").added == ()
+    asleep = [*nodes, node("n2", states=frozenset({"IDLE", "CLOUD", "POWERED_DOWN"}))]
+    hidden = cluster(asleep, busy.jobs)
+    for seen in (hidden, hidden._replace(nodes=hidden.nodes[:2])):  # without PrivateData=cloud
+        made = choose("--gres=gpu:1 -t 60", seen, snapshot)
+        assert made.action == "none" and made.added == () and "powered down" in made.reason
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,25 @@ def test_node_states(text: str, names: set[str], usable: bool) -> None:
     assert states.usable(states.node_states(text)) is usable
 
 
+@pytest.mark.parametrize(
+    ("text", "asleep"),
+    [
+        ("IDLE+CLOUD+POWERED_DOWN", True),
+        ("idle~", True),
+        ("MIXED+CLOUD+NOT_RESPONDING+POWERING_UP", True),
+        ("mixed#", True),
+        ("IDLE+CLOUD", False),
+        ("idle%", False),
+        ("IDLE+CLOUD+POWER_DOWN", False),
+        ("DOWN+CLOUD+POWERED_DOWN", False),
+        ("IDLE+DRAIN+POWERED_DOWN", False),
+        ("IDLE+NOT_RESPONDING", False),
+    ],
+)
+def test_nodes_that_boot_for_a_job(text: str, asleep: bool) -> None:
+    assert states.asleep(states.node_states(text)) is asleep
+
+
 def test_every_state_name_stands_in_exactly_one_set() -> None:
     assert not states.JOB_ACTIVE & states.JOB_WAITING
     assert not (states.JOB_ACTIVE | states.JOB_WAITING) & states.JOB_ENDED
