@@ -50,7 +50,7 @@ tools:  ## Debian packages that only tests need: Lua for the filters, a compiler
 # their own, and are shown after them. Those that take longest begin first.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
 LONGEST := $(patsubst %,tests/slurm/test_%.py,accounting loans fork simulate_site wait kept_ticks twin_priorities sweep_scale sweep_leaves crossing filter \
-	rebalance faulty sweep users guard moves observe counting partitions palsub rebalance_kills)
+	rebalance faulty sweep users guard moves observe counting partitions palsub rebalance_kills cloud)
 SHORT := -q -m 'not long'
 test: setup tools lint-tools rewritten  ## Lint, and all tests but long statistics, those on a real Slurm included
 	@root=$$(mktemp -d) && chmod 711 $$root && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; \

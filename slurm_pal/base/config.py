@@ -85,6 +85,9 @@ KEYS: dict[str, dict[str, Key]] = {
             "time that palsub gives slurmctld to answer, if it can be reached, before it submits without placement, s",
             minimum=0.1,
         ),
+        "boot_s": Key(
+            0.0, "time in which a node that is powered down boots; 0: at most Slurm's ResumeTimeout, s", minimum=0
+        ),
         "goal": Key(
             "time", "what decides between places that would do, where users do not say", choices=("time", "cost")
         ),

@@ -45,6 +45,7 @@ class Alternative(NamedTuple):
     run_s: float
     per_hour: float | None  # money for an hour there; None: no price is known
     stage_in_s: float = 0.0
+    boot_s: float = 0.0  # the end of the wait: its nodes boot, and cost already
 
     @property
     def end_s(self) -> float:
@@ -56,7 +57,7 @@ class Alternative(NamedTuple):
         """Money; infinite where no price is known."""
         if self.per_hour is None:
             return math.inf
-        return self.per_hour * (self.stage_in_s + self.run_s) / 3600.0
+        return self.per_hour * (self.boot_s + self.stage_in_s + self.run_s) / 3600.0
 
 
 class Chosen(NamedTuple):

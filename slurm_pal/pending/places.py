@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Choose again, for pending jobs with several places: pure, by the sum of `decide/alternatives.py`.
 
-A job changes its place only for one where it can start now: how long it would wait in another queue nobody knows. So
-it loses nothing by the change, and starts with the next pass of Slurm.
+A job changes its place only for one where it can start now, or when a node has booted: how long it would wait in
+another queue nobody knows. So it loses nothing by the change, and is given its nodes with the next pass of Slurm.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.prices import Prices
-from slurm_pal.decide import place_mark, steering
-from slurm_pal.decide.alternatives import Alternative, best, usage, worth_changing
+from slurm_pal.decide import place_mark
+from slurm_pal.decide.alternatives import TIME, Alternative, best, usage, worth_changing
 from slurm_pal.decide.job_request import request_at
 from slurm_pal.decide.place_mark import NO_GPUS, MarkedPlace, PlaceMark
 from slurm_pal.decide.request import Request
+from slurm_pal.decide.room import awake, fits_now
 from slurm_pal.decide.waits import Expects, Waiting, expected_wait_s, pool
 from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.states import usable
 
 AGAIN_S = 300.0
 """A place that was chosen stands for so long."""
@@ -38,15 +37,17 @@ class PlaceChange(NamedTuple):
 
 def changes(
     overview: Overview, barred: Collection[int], prices: Prices, expects: Expects, now_s: float,
-    gpus_stay: bool = False,
+    gpus_stay: bool = False, boot_s: float | None = None,
 ) -> list[PlaceChange]:  # fmt: skip
     """What to change now, at most one job for each partition: the next tick sees what is free after it.
 
     `barred` are jobs that something else looks after. The overview has all pending jobs of the partitions where such
     jobs wait. `gpus_stay`: this release of Slurm takes no GPUs away from a pending job, so that one that asks for some
-    goes only where there are some.
+    goes only where there are some. `boot_s`: a node that is powered down boots in so long a time; None: not known, so
+    that no job goes to one.
     """
     found: list[PlaceChange] = []
+    woken = overview if boot_s is None else awake(overview)
     taken: set[str] = set()
     waiting = [job for job in overview.jobs if job.state == "PENDING" and job.job_id not in barred]
     for job in sorted(waiting, key=lambda job: job.rank):
@@ -54,7 +55,7 @@ def changes(
         fixed = job.req_nodes or job.exc_nodes or job.array_job_id is not None
         if mark is None or fixed or not job.waits_for_nodes or now_s - mark.at_s < AGAIN_S:
             continue
-        change = _change(job, mark, overview, taken, prices, expects, now_s, gpus_stay)
+        change = _change(job, mark, overview, woken, taken, prices, expects, now_s, gpus_stay, boot_s or 0.0)
         if change is not None:
             found.append(change)
             taken.add(change.fields["Partition"])
@@ -62,8 +63,8 @@ def changes(
 
 
 def _change(
-    job: SlurmJob, mark: PlaceMark, overview: Overview, taken: Collection[str], prices: Prices, expects: Expects,
-    now_s: float, gpus_stay: bool,
+    job: SlurmJob, mark: PlaceMark, overview: Overview, woken: Overview, taken: Collection[str], prices: Prices,
+    expects: Expects, now_s: float, gpus_stay: bool, boot_s: float,
 ) -> PlaceChange | None:  # fmt: skip
     by_name = {place.name: place for place in mark.places}
     here = by_name[mark.chosen]
@@ -77,16 +78,22 @@ def _change(
         and (place.cpus or mark.cpus) >= mark.cpus
         and not (gpus_stay and place.gres == NO_GPUS and gpus_of(job))
         and not _queued(overview, place.partition, job.job_id)
-        and _fits_now(overview, _request(job, mark, place), place.partition)
+        and fits_now(woken, _request(job, mark, place), place.partition)
     ]
     if not open_places:
         return None
     waits = [Alternative(here.name, here.partition, _wait_s(job, overview, expects, now_s), float(here.run_s), None)]
-    waits += [Alternative(place.name, place.partition, 0.0, float(place.run_s), None) for place in open_places]
+    for place in open_places:
+        up = fits_now(overview, _request(job, mark, place), place.partition)
+        wait_s = 0.0 if up else boot_s
+        waits.append(Alternative(place.name, place.partition, wait_s, float(place.run_s), None, boot_s=wait_s))
     rows = [
         row._replace(per_hour=prices.per_hour(row.partition, usage(_request(job, mark, by_name[row.name]))))
         for row in waits
     ]
+    if mark.goal.kind != TIME:  # nobody knows what a node that boots is worth where a price is not known
+        known = rows[0].per_hour is not None
+        rows[1:] = [row for row in rows[1:] if not row.boot_s or (known and row.per_hour is not None)]
     chosen = best(rows, mark.goal, now_s)
     there = rows[chosen.at]
     if chosen.at == 0 or not worth_changing(rows[0], there, mark.goal, now_s):
@@ -135,28 +142,6 @@ def _request(job: SlurmJob, mark: PlaceMark, place: MarkedPlace) -> Request:
     if place.time:
         changed["time"] = place.time
     return request_at(job, changed)
-
-
-def _fits_now(overview: Overview, request: Request, partition: str) -> bool:
-    if request.leave or request.reservation or request.req_nodes:
-        return False
-    if request.shape is not None:
-        return steering.places(overview, request).get(partition, False)
-    up = [one for one in overview.partitions if one.name == partition and one.up]
-    if not up or (up[0].max_time_s is not None and (request.time_limit_s or 0) > up[0].max_time_s):
-        return False
-    inside = set(up[0].nodes)
-    fitting = [node for node in overview.nodes if node.name in inside and _holds(node, request)]
-    return len(fitting) >= request.nodes_min and not request.constraint and not request.others
-
-
-def _holds(node: Node, request: Request) -> bool:
-    """Whether what one node has to give a job without GPUs is free there now."""
-    tasks = -(-max(1, request.tasks) // max(1, request.nodes_min))
-    cpus = tasks * max(1, request.cpus_per_task)
-    memory_mib = request.mem_per_node_mib or request.mem_per_cpu_mib * cpus
-    free = node.cpus - node.cpus_used >= cpus and node.memory_mib - node.memory_used_mib >= memory_mib
-    return free and usable(node.states) and not (request.empty_nodes and node.cpus_used)
 
 
 def _fields(job: SlurmJob, mark: PlaceMark, place: MarkedPlace, now_s: float) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from slurm_pal.base.cluster import Counting
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import MOST_BYTES, read_plain
-from slurm_pal.slurm.parse import counting
+from slurm_pal.slurm.parse import counting, whole
 
 _WANTED = {
     key.lower(): key
@@ -27,12 +27,23 @@ CONFIGLESS = "/run/slurm/conf/slurm.conf"
 """Where slurmd and sackd keep what slurmctld has sent them (slurm.conf(5), configless)."""
 
 
+RESUME_TIMEOUT_S = 60
+"""Slurm's own default."""
+
+
 def site_counting(path: str) -> Counting:
     """The site's own defaults and limits; none where there is no such file (a client that asks slurmctld each time)."""
-    if not os.path.exists(path) and os.path.exists(CONFIGLESS):
-        path = CONFIGLESS
-    known = pairs(path)
+    known = pairs(_in_force(path))
     return counting({key: known[name] for name, key in _WANTED.items() if name in known})
+
+
+def resume_timeout_s(path: str) -> float:
+    """Within so long a time a node that is powered down has booted, or Slurm counts it as down."""
+    return float(whole(pairs(_in_force(path)).get("resumetimeout", ""), RESUME_TIMEOUT_S))
+
+
+def _in_force(path: str) -> str:
+    return CONFIGLESS if not os.path.exists(path) and os.path.exists(CONFIGLESS) else path
 
 
 def pairs(path: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from slurm_pal.base import marks
 from slurm_pal.base import prices as price_list
 from slurm_pal.base.errors import UsageError
+from slurm_pal.base.files import slurm_conf
 from slurm_pal.base.jobs import FOR_NODES
 from slurm_pal.base.light import Any, NamedTuple
 from slurm_pal.base.numbers import digits
@@ -22,8 +23,10 @@ from slurm_pal.decide import alternatives as places
 from slurm_pal.decide.alternatives import Alternative, Goal
 from slurm_pal.decide.place_mark import MarkedPlace, PlaceMark, pairs_of
 from slurm_pal.decide.request import Conflict, Request
+from slurm_pal.decide.room import must_boot
 from slurm_pal.decide.waits import Expects, Waiting, expected_wait_s, pool, rooms, starts_now
 from slurm_pal.slurm.parse import seconds, unix_s
+from slurm_pal.slurm.site_conf import resume_timeout_s
 from slurm_pal.submit import place_history
 from slurm_pal.submit.argv import CommandLine, Option
 from slurm_pal.submit.choice import Choice, variable
@@ -290,6 +293,7 @@ def pick(
     prices = price_list.current(config, billing, now_s)
     warnings += prices.complaints
     expects = Expects(config.number("submit", "expected_run_share"), config.number("submit", "expected_run_s"))
+    boot_s = config.number("submit", "boot_s") or resume_timeout_s(slurm_conf())
     rows: list[dict[str, Any]] = []
     could: list[tuple[NamedPlace, Request, Alternative, dict[str, Any]]] = []
     for place, (at_s, refused) in zip(wanted.places, starts, strict=True):
@@ -299,7 +303,10 @@ def pick(
         if refused:
             continue
         planned_s, waits_by = max(0.0, at_s - now_s), "Slurm's plan"
-        if planned_s and request.shape and not request.leave:
+        boots = planned_s < boot_s and must_boot(overview, request, place.partition)
+        if boots:
+            planned_s, waits_by = boot_s, "a node that boots"
+        elif planned_s and request.shape and not request.leave:
             planned_s, waits_by = _played(overview, request, place, queued, expects, now_s, planned_s)
         certain = not planned_s and waits_by == "Slurm's plan"
         wait_s, seen = (0.0, 0) if certain else place_history.corrected(known, place.partition, planned_s)
@@ -315,7 +322,9 @@ def pick(
             prices.per_hour(place.partition, places.usage(request)),
             _stage_in_s(data, overview, place),
         )
-        one = Alternative(place.name, place.partition, wait_s, run_s, per_hour, stage_in_s)
+        one = Alternative(
+            place.name, place.partition, wait_s, run_s, per_hour, stage_in_s, min(boot_s, wait_s) if boots else 0.0
+        )
         row |= {
             "planned_s": round(planned_s), "wait_s": round(wait_s), "wait_from": waits_by,
             "run_s": round(run_s), "run_from": "earlier runs" if seen_s else "est" if place.est_s else "time limit",

@@ -31,6 +31,7 @@ SLACK_S = 60.0
 """Waits below a minute are alike."""
 _FAR = 16.0
 _ASKED = 50
+_SQUEUE = ",".join(f"{name}:|" for name in ("JobID", "SubmitTime", "StartTime", "EndTime", "State"))
 
 
 class Ran(NamedTuple):
@@ -108,9 +109,11 @@ def settle(run: Runner) -> None:
     ids = ",".join(str(job.job_id) for job in open_)
     told = _told(run, ["sacct", "-n", "-X", "-P", "-j", ids, "-o", "JobIDRaw,Submit,Start,End,State"])
     if not told:
-        fields = ("JobID", "SubmitTime", "StartTime", "EndTime", "State")
-        told = _told(run, ["squeue", "-h", "-t", "all", "-j", ids, "-O", ",".join(f"{name}:|" for name in fields)])
-    found = [_settled(job, told.get(job.job_id)) for job in jobs]
+        told = _told(run, ["squeue", "-h", "-t", "all", "-j", ids, "-O", _SQUEUE])
+    # Where a node boots for a job, sacct calls it running, with a start that Slurm sets anew once the node is up.
+    new = [str(job.job_id) for job in open_ if job.wait_s == -1.0 and told.get(job.job_id, [""])[-1] == "RUNNING"]
+    booting = _told(run, ["squeue", "-h", "-t", "CF", "-j", ",".join(new), "-O", _SQUEUE]) if new else {}
+    found = [_settled(job, booting.get(job.job_id, told.get(job.job_id))) for job in jobs]
     if found != jobs:
         write(found)
 
@@ -131,7 +134,7 @@ def _settled(job: Ran, row: list[str] | None) -> Ran:
 
     submit_s, start_s, end_s = (unix_s(text) for text in row[1:4])
     ended = row[4].split(" ")[0].upper()
-    if job.wait_s < 0 and start_s and submit_s and ended not in ("PENDING",):
+    if job.wait_s < 0 and start_s and submit_s and ended not in ("PENDING", "CONFIGURING"):
         job = job._replace(wait_s=max(0.0, start_s - submit_s))
     if ended == "COMPLETED" and start_s and end_s:
         return job._replace(run_s=max(0.0, end_s - start_s))

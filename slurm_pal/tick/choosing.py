@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from slurm_pal.base import prices
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import SlurmError
+from slurm_pal.base.files import slurm_conf
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide import place_mark
 from slurm_pal.decide.waits import Expects
@@ -18,6 +19,7 @@ from slurm_pal.journal.event_log import EventLog
 from slurm_pal.pending.places import PlaceChange, changes
 from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview, SlurmClient
+from slurm_pal.slurm.site_conf import resume_timeout_s
 from slurm_pal.tick.role import COMMENT, Role
 
 PRICES_S = 300.0
@@ -63,7 +65,8 @@ class Choosing:
         if not 0 <= now_s - self._read_s < PRICES_S:
             billing = {partition.name: partition.billing for partition in overview.partitions if partition.billing}
             self._prices, self._read_s = prices.current(self._config, billing, now_s), now_s
-        return changes(overview, barred | others, self._prices, self._expects, now_s, self._gpus_stay)
+        boot_s = self._config.number("submit", "boot_s") or resume_timeout_s(slurm_conf())
+        return changes(overview, barred | others, self._prices, self._expects, now_s, self._gpus_stay, boot_s)
 
     @property
     def complaints(self) -> list[str]:

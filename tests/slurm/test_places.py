@@ -224,11 +224,14 @@ def test_a_job_that_goes_to_cpus_has_them(user: User) -> None:
     assert user.output(job) == f"cpu cpu {gpus} 4 4"
 
 
-def scores(user: User) -> None:
-    """All GPUs are alike."""
+def scores(user: User, slow: str = "") -> None:
+    """All GPUs are alike, but those of one node."""
     now_s = time.time()
     gpus = [
-        GpuScore(f"n{n}", k, f"n{n}-{k}", "m", dict.fromkeys("ABC", 1.0), dict.fromkeys("ABC", "v0"), now_s, 1.0, ())
+        GpuScore(
+            f"n{n}", k, f"n{n}-{k}", "m", dict.fromkeys("ABC", 1.4 if f"n{n}" == slow else 1.0),
+            dict.fromkeys("ABC", "v0"), now_s, 1.0, (),
+        )
         for n in range(3) for k in range(2)
     ]  # fmt: skip
     (user.home / "pal").mkdir(exist_ok=True)

@@ -35,7 +35,7 @@ SLOW = Alternative("slow", "slow", 0.0, 9000.0, 1.0)
 CPU = Alternative("cpu", "cpu", 0.0, 90000.0, None)
 AMOUNTS = st.floats(0.0, 1e6)
 PLACES = st.lists(
-    st.builds(Alternative, st.just("x"), st.just("p"), AMOUNTS, AMOUNTS, st.none() | AMOUNTS, AMOUNTS),
+    st.builds(Alternative, st.just("x"), st.just("p"), AMOUNTS, AMOUNTS, st.none() | AMOUNTS, AMOUNTS, AMOUNTS),
     min_size=1, max_size=6,
 )  # fmt: skip
 
@@ -55,6 +55,13 @@ def test_the_goal_decides() -> None:
 @pytest.mark.parametrize("text", ["25:00", "2026-02-30", "2026-02-30T10:00", "2026-12-01T24:30"])
 def test_a_moment_that_does_not_exist_is_none(text: str) -> None:
     assert moment_s(text, 1.8e9) is None
+
+
+def test_a_node_that_boots_costs_before_the_job_runs() -> None:
+    boots = SLOW._replace(wait_s=600.0, boot_s=600.0)
+    assert boots.end_s == 9600.0 and boots.cost == pytest.approx(9600.0 / 3600.0)
+    assert best([boots, FAST._replace(per_hour=2.65)], Goal(COST), 0.0).at == 1
+    assert best([boots._replace(boot_s=0.0), FAST._replace(per_hour=2.65)], Goal(COST), 0.0).at == 0
 
 
 def test_bringing_data_is_part_of_the_sum() -> None:

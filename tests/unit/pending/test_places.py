@@ -120,3 +120,36 @@ def test_no_change_asks_for_fewer_cpus_than_it_was_submitted_with() -> None:
     one = job(7, "cpus", TresPerNode="", NumCPUs="4", **{"CPUs/Task": "4"})
     pairs = chosen(name="cpu", cpus=4)
     assert found(one._replace(comment=marks.put("", pairs) or "")) == []
+
+
+GPU_PRICES = Prices({name: rate for name, rate in PRICES.rates.items() if name != "cpus"})
+
+
+def asleep(*jobs: SlurmJob, prices: Prices = GPU_PRICES, boot_s: float | None = 120.0) -> list[PlaceChange]:
+    """Where the nodes of the partition `slow` are powered down."""
+    nodes = [node("s0", "slow", states=frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})), *NODES[1:]]
+    return changes(overview(*jobs, nodes=nodes, parts=PARTS), frozenset(), prices, EXPECTS, NOW_S, boot_s=boot_s)
+
+
+def test_a_node_is_woken_only_where_that_is_better_with_its_boot() -> None:
+    (change,) = asleep(waits(chosen()), BUSY[0])
+    assert change.there == "old" and change.fields["Partition"] == "slow"
+    assert asleep(waits(chosen()), BUSY[0], boot_s=None) == []
+    assert asleep(waits(chosen()), BUSY[0], boot_s=1700.0) == []  # 4,000 s here
+    assert asleep(waits(chosen()), BUSY[0], job(8, "slow", reason="Resources", comment="")) == []
+    assert len(asleep(waits(chosen()), BUSY[0], prices=Prices({}))) == 1  # by time no price is needed
+
+
+def test_the_boot_is_paid_for() -> None:
+    here = waits(chosen(Goal(COST)))
+    prices = Prices({**GPU_PRICES.rates, "slow": {"gres/gpu": 1.7}})  # .94 against 1.11
+    assert [change.there for change in asleep(here, BUSY[0], prices=prices, boot_s=1.0)] == ["old"]
+    assert asleep(here, BUSY[0], prices=prices) == []  # 1.001, which is more than nine tenths
+
+
+@pytest.mark.parametrize("goal", [Goal(COST), Goal(DEADLINE, NOW_S + 3000.0)])
+@pytest.mark.parametrize("without", ["fast", "slow", "both"])
+def test_without_a_price_no_node_is_woken_for_money(goal: Goal, without: str) -> None:
+    rates = {name: rate for name, rate in GPU_PRICES.rates.items() if name != without and without != "both"}
+    assert asleep(waits(chosen(goal)), BUSY[0], prices=Prices(rates)) == []
+    assert len(asleep(waits(chosen(goal)), BUSY[0])) == 1

@@ -10,7 +10,7 @@ import pytest
 from slurm_pal.base.cluster import Counting
 from slurm_pal.slurm import site_conf
 from slurm_pal.slurm.parse import counting
-from slurm_pal.slurm.site_conf import pairs, site_counting
+from slurm_pal.slurm.site_conf import pairs, resume_timeout_s, site_counting
 
 CONF = """\
 # DefMemPerCPU=1
@@ -53,3 +53,10 @@ def test_all_pairs_of_the_whole_cluster(tmp_path: Path) -> None:
         "schedulerparameters": "a=1,b",
     }
     assert pairs(str(tmp_path / "none")) == {}
+
+
+def test_how_long_nodes_may_boot(tmp_path: Path) -> None:
+    conf = tmp_path / "slurm.conf"
+    for text, seconds in (("", 60.0), ("ResumeTimeout=900\n", 900.0), ("PartitionName=p ResumeTimeout=5\n", 60.0)):
+        conf.write_text(text)
+        assert resume_timeout_s(str(conf)) == seconds

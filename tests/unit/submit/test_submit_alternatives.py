@@ -151,6 +151,8 @@ def test_jobs_are_looked_up_until_they_have_ended(tmp_path: Path, monkeypatch: p
     asked: list[str] = []
 
     def sacct(words: list[str], stdin: str) -> Completed:
+        if words[0] == "squeue":  # no node boots
+            return Completed(0, "", "")
         asked.append(words[words.index("-j") + 1])
         return Completed(0, "\n".join(rows), "")
 
@@ -176,3 +178,20 @@ def test_without_accounting_slurmctld_is_asked(tmp_path: Path, monkeypatch: pyte
 
     place_history.settle(run)
     assert place_history.read()[0].run_s == 60.0
+
+
+def test_a_job_for_which_a_node_boots_still_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place_history.add(ran(1, -1.0, -1.0))
+    at, booting = "2026-11-27T10:0", True
+
+    def run(words: list[str], stdin: str) -> Completed:
+        if words[0] == "sacct":
+            return Completed(0, f"1|{at}0:00|{at}0:0{1 if booting else 9}|Unknown|RUNNING\n", "")
+        return Completed(0, f"1|{at}0:00|{at}0:01|N/A|CONFIGURING|\n" if booting and "CF" in words else "", "")
+
+    place_history.settle(run)
+    assert place_history.read()[0].wait_s == -1.0
+    booting = False
+    place_history.settle(run)
+    assert place_history.read()[0].wait_s == 9.0
