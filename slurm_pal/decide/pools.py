@@ -13,7 +13,7 @@ from slurm_pal.decide.offers import build_view
 from slurm_pal.decide.scene import rows
 from slurm_pal.placement.view import View
 from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.states import usable
+from slurm_pal.slurm.states import asleep, usable
 from slurm_pal.store.snapshot import Snapshot
 
 ANY_TYPE = ""
@@ -29,6 +29,7 @@ class Pool(NamedTuple):
     idle: list[int]  # rows of the nodes on which nothing runs
     ever: tuple[Node, ...]  # every node that such a job could be given once it is free
     every: tuple[Node, ...]  # all nodes, in whatever state
+    wakes: bool  # Slurm would boot nodes for a job: some are powered down, or not shown because they are
 
 
 class Pools:
@@ -38,6 +39,8 @@ class Pools:
         self._overview, self._snapshot = overview, snapshot
         self._nodes = {node.name: node for node in overview.nodes}
         self._open = [node.name for node in overview.nodes if may_start(node) and not node.states & RESERVED]
+        shown = [(frozenset(name for name in p.nodes if name in self._nodes), {*p.nodes}) for p in overview.partitions]
+        self._partly_shown = {seen for seen, inside in shown if len(seen) < len(inside)}
         self._views: dict[str, dict[str, View]] = {}
         self._idle: dict[str, frozenset[str]] = {}
 
@@ -72,7 +75,8 @@ class Pools:
         idle = [row for row, name in enumerate(views["A"].names) if name in self._idle[gpu_type]]
         every = tuple(node for name, node in self._nodes.items() if name in names)
         ever = tuple(node for node in every if usable(node.states) and not node.states & RESERVED)
-        return Pool(gpu_type, views, idle, ever, every)
+        wakes = names in self._partly_shown or any(asleep(node.states) for node in every)
+        return Pool(gpu_type, views, idle, ever, every, wakes)
 
     def _look(self, gpu_type: str) -> None:
         def view(sensitivity: str, whole_nodes: bool = False) -> View:

@@ -260,8 +260,8 @@ class _Answers:
             if again is not None:
                 second = max(view.slowdown[others[again.nodes[0]]][: len(again.gpus[0])])
             self.plain[number, c, count] = Plain(there, view.names[row], second)
-        if len(set(views["A"].weight)) > 1:
-            return  # kept off nodes, a job would start on those that the site keeps for later
+        if len(set(views["A"].weight)) > 1 or pool.wakes:
+            return  # kept off nodes, a job would start on those that the site keeps for later, or Slurm would boot some
         for c in SENSITIVITY_CLASSES:
             slow = _slow(views[c], shape, self._bar[c])
             if 0 < len(slow) <= MOST_SLOW:

@@ -85,8 +85,8 @@ def test_a_node_boots_for_a_job_and_is_powered_down_after_it(lab: Lab, user: Own
 
 def test_a_job_stays_on_full_premises_where_that_ends_sooner_or_costs_less(user: Owner) -> None:
     user.fill("prem", 2, seconds=30)
-    user.run("scontrol", "update", f"JobId={user.run('squeue', '-h', '-o', '%A').split()[0]}", "TimeLimit=2")
-    job, shown = user.palsub("--pal-goal=time", "-t", "10", *CLOUD, "--wrap", "true")  # half of 2 minutes is left
+    user.run("scontrol", "update", f"JobId={user.run('squeue', '-h', '-o', '%A').split()[0]}", "TimeLimit=1")
+    job, shown = user.palsub("--pal-goal=time", "-t", "10", *CLOUD, "--wrap", "true")  # half a minute is left
     rows = rows_of(shown)
     assert shown["chosen"] == "prem" and rows["prem"]["wait_s"] < BOOT_S
     assert rows["cloud"]["wait_s"] == BOOT_S and "boots" in str(rows["cloud"]["wait_from"])

@@ -256,6 +256,15 @@ def test_gpus_of_several_models_have_no_order() -> None:
     assert answer(cluster(*nodes, partitions=inside), scores({})).pools["plain", ""] != NOT_RANKED  # nobody measured
 
 
+def test_no_exclusion_where_slurm_would_boot_a_node() -> None:
+    nodes = [node("n0", ("",)), node("n1", ("",), 1, "MIXED"), node("n2", ("",), state="IDLE+CLOUD+POWERED_DOWN")]
+    slow = scores({("n0", 0): 1.4, ("n1", 0): 1.0, ("n2", 0): 1.0})
+    assert answer(cluster(*nodes[:2]), slow).slow
+    assert not answer(cluster(*nodes), slow).slow
+    hidden = cluster(*nodes[:2], partitions={"gpu": ("n0", "n1", "n2")})  # without PrivateData=cloud
+    assert not answer(hidden, slow).slow
+
+
 def test_a_partition_that_is_down_or_full_gets_no_node() -> None:
     overview = cluster(node("n0", ("",) * 2, 2, "ALLOCATED"))
     full = answer(overview, scores({}))
@@ -293,7 +302,7 @@ def test_a_long_exclusion_is_left_out() -> None:
     overview = cluster(*(node(f"n{i}", ("",)) for i in range(201)))
     slow = scores({(f"n{i}", 0): 1.3 for i in range(201)})
     assert not answer(overview, slow).slow
-    fewer = overview._replace(nodes=overview.nodes[:200])
+    fewer = cluster(*overview.nodes[:200])
     assert len(answer(fewer, slow).slow[1, "A", "1"]) == 200
 
 
