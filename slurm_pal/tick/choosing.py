@@ -73,15 +73,16 @@ class Choosing:
         """About the prices, while jobs with several places wait; one line each."""
         return self._prices.complaints if self.whole else []
 
-    def carry_out(self, found: Sequence[PlaceChange], now_s: float) -> list[str]:
-        """What went wrong, one line each."""
-        trouble = []
+    def carry_out(self, found: Sequence[PlaceChange], now_s: float) -> tuple[list[PlaceChange], list[str]]:
+        """What was done, and what went wrong, one line each."""
+        done, trouble = [], []
         for change in found:
             try:
                 self._client.update_job(change.job_id, **change.fields)
             except SlurmError as error:  # it may have started just now
                 trouble.append(f"job {change.job_id} stays where it waits: {error}")
                 continue
+            done.append(change)
             fields = {name: value for name, value in change.fields.items() if not name.endswith("Comment")}
             self._log.write(now_s, "place", job_id=change.job_id, to=change.there, fields=fields, reason=change.why)
-        return trouble
+        return done, trouble

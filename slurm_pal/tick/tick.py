@@ -185,8 +185,9 @@ class Tick:
         self._trouble += self._choosing.complaints
         overview = self._aside.without(every)
         if self._act:
-            if placed and not paused:
-                self._trouble += self._try(lambda: self._choosing.carry_out(placed, now_s), [])
+            wanted, none = ([] if paused else placed), (nothing, list[str]())
+            placed, refused = self._try(lambda: self._choosing.carry_out(wanted, now_s), none)
+            self._trouble += refused
             if lent is not None:
                 self._lend(lent, bool(paused), now_s)
             else:

@@ -13,6 +13,7 @@ from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.processes import find_daemons, with_variable
 
 from .conftest import short_directory, skip_without_slurm
+from .test_network import installed
 from .test_places import User, scores, ticking
 
 pytestmark = pytest.mark.real_slurm
@@ -146,7 +147,7 @@ def test_a_tick_wakes_a_node_for_money_only_where_prices_say_so(user: Owner) -> 
         look_again(user)
         assert user.waits_in(job) == "PENDING prem" and user.asleep()
     user.settings(PRICES.format(1.0, 0.5))
-    look_again(user)
+    user.until(lambda: look_again(user) or user.waits_in(job) != "PENDING prem")  # a busy slurmctld is left alone
     assert user.output(job) == "rented n2"
 
 
@@ -166,6 +167,8 @@ def test_cloud_nodes_that_slurm_hides_count_too(user: Owner, lab: Lab) -> None:
     conf.write_text(whole.replace("PrivateData=cloud\n", ""))
     user.run("scontrol", "reconfigure")
     try:
+        if installed() >= (24, 11):
+            pytest.skip("this release shows its administrators what is powered down")
         user.until(lambda: "n2" not in user.run("sinfo", "-h", "-N", "-o", "%N"))
         user.fill("prem", 2)
         _, shown = user.palsub("--pal-goal=cost", "-t", "10", *CLOUD, "--wrap", "true")

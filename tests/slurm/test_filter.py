@@ -64,7 +64,7 @@ class Site:
         )
 
     def submit(self, *words: str) -> SlurmJob:
-        done = self.run(*BATCH, *words, "--wrap", "sleep 30")
+        done = self.run(*BATCH, *words, "--wrap", "sleep 300")
         assert done.returncode == 0, done.stderr
         return self.job(int(done.stdout.split(";")[0]))
 
@@ -228,7 +228,7 @@ def test_a_goal_keeps_a_job_to_the_cheapest_partition_until_a_tick_finds_a_cheap
     parted.round()
     time.sleep(1.1)
     script = tmp_path / "job.sh"
-    script.write_text("#!/bin/sh\n#SBATCH --gres=gpu:4 -N1 -p slow,fast -t 60 -o /dev/null\n#PAL goal=cost\nsleep 30\n")
+    script.write_text("#!/bin/sh\n#SBATCH --gres=gpu:4 -N1 -p slow,fast -t 60 -o /dev/null\n#PAL goal=cost\nsleep 300\n")
     first = parted.job(int(parted.run("sbatch", "--parsable", str(script)).stdout))
     assert parted.wait(first.job_id, lambda j: j.state == "RUNNING").nodes == ("n1",)
     parted.round()
@@ -236,16 +236,16 @@ def test_a_goal_keeps_a_job_to_the_cheapest_partition_until_a_tick_finds_a_cheap
     late = parted.job(int(parted.run("sbatch", "--parsable", str(script)).stdout))
     assert (late.partition, late.state) == ("fast", "PENDING")  # though slow has room
     assert "goal cost: partition fast of slow,fast" in parted.run(*EXPLAIN, str(late.job_id)).stdout
-    due = parted.run("sbatch", "--parsable", "--test-only", "-p", "slow,fast", str(script))  # sees the same partition
-    assert due.returncode == 0
     text = re.sub(r";at=\d+", f";at={time.time() - 400:.0f}", late.admin_comment)  # chosen long ago
     parted.client.update_job(late.job_id, AdminComment=text)
     prices = tmp_path / "pal.toml"
     prices.write_text("[prices]\nslow = 0.5\nfast = 1.0\n")
-    ticked = parted.run(
-        "env", f"SLURM_PAL_CONFIG={prices}", program("pal-rebalance"), "--act", "--once"
-    )  # fmt: skip
-    assert ticked.returncode == 0, ticked.stderr
+    tick = ("env", f"SLURM_PAL_CONFIG={prices}", program("pal-rebalance"), "--act", "--once")
+    said = ""
+    while "waits in its place slow now: it costs least there" not in said:  # 24.11 may have the job in its hands
+        ticked = parted.run(*tick)
+        said += ticked.stdout
+        assert ticked.returncode == 0 and said.count("stays where it waits") < 20, said
     moved = parted.wait(late.job_id, lambda j: j.state == "RUNNING")
     assert moved.nodes == ("n0",) and "pal:alt=slow;goal=cost;" in moved.admin_comment
     assert "goal cost: partition slow of slow,fast" in parted.run(*EXPLAIN, str(late.job_id)).stdout
