@@ -19,6 +19,7 @@ from slurm_pal.slurm import releases
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.store.snapshot import GpuScore, publish
 
+from . import queue_of
 from .conftest import short_directory, skip_without_slurm
 
 pytestmark = pytest.mark.real_slurm
@@ -222,7 +223,7 @@ def test_a_job_that_goes_to_cpus_has_them(user: User) -> None:
     user.fill("fast", 2)
     job, _ = user.palsub("job.sh")
     client = CliClient(subprocess_runner(30.0, user.env))
-    client.update_job(job, Partition="cpu", TresPerNode="", NumCPUs="4")
+    queue_of.updated(client, job, Partition="cpu", TresPerNode="", NumCPUs="4")
     gpus = "0" if releases.has(client.version(), "pending jobs keep their GPUs") else "none"
     assert user.output(job) == f"cpu cpu {gpus} 4 4"
 
