@@ -30,7 +30,7 @@ def costs(since: str, noheader: bool, parsable2: bool, as_csv: bool, as_json: bo
     """
     now_s, config = time.time(), settings.load()
     partitions = connect(config).overview().partitions
-    known = prices.current(config, {one.name: one.billing for one in partitions if one.billing}, now_s)
+    known = prices.current(config, partitions, now_s)
     for text in known.complaints:
         common.say(f"pal: {text}", err=True)
     found = report.read(known, now_s - duration_s(since))

@@ -15,6 +15,9 @@ from slurm_pal.base.light import NamedTuple
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from slurm_pal.base.cluster import Partition
     from slurm_pal.base.config import Config
 
 GPU, CPU, MEMORY, NODE = "gres/gpu", "cpu", "mem", "node"
@@ -127,11 +130,9 @@ def live(path: str, text: str) -> dict[str, LivePrice]:
     return found
 
 
-def current(config: Config, billing: Mapping[str, str], now_s: float) -> Prices:
-    """What hours cost now, by pal.toml and its live file; where that cannot be used, the constants count.
-
-    `billing`: partition -> its TRESBillingWeights.
-    """
+def current(config: Config, partitions: Iterable[Partition], now_s: float) -> Prices:
+    """What hours cost now, by pal.toml and its live file; where that cannot be used, the constants count."""
+    billing = {partition.name: partition.billing for partition in partitions if partition.billing}
     path, rows, trouble = config.text("submit", "prices"), {}, ""
     if path:
         from slurm_pal.base.files import read_trusted

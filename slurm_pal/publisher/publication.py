@@ -142,8 +142,10 @@ def write_table(
     Raises DataError when the table cannot be written.
     """
     settings = settings_of(config)
-    market = read_market(config.snapshot_path, asked_s) if taken_alike(slurm or {}) else None
-    hourly = prices.current(config, {one.name: one.billing for one in overview.partitions if one.billing}, asked_s)
+    market, hourly = None, prices.Prices({})
+    if taken_alike(slurm or {}):  # else one partition may refuse what its user's list would have let in
+        market = read_market(config.snapshot_path, asked_s)
+        hourly = prices.current(config, overview.partitions, asked_s)
     shared = set(market.gpus if market is not None else ())
     if hourly.rates:  # a goal may let a job wait in any of its partitions
         shared |= {one.name for one in overview.partitions}

@@ -103,7 +103,7 @@ def money(config: Config, partitions: Iterable[Partition] | None, now_s: float) 
     """For the site's report, by account; without it why. `partitions`: None where Slurm does not answer."""
     if partitions is None:
         return Money(missing="Slurm does not answer")
-    known = prices.current(config, {one.name: one.billing for one in partitions if one.billing}, now_s)
+    known = prices.current(config, partitions, now_s)
     if not known.rates:
         return Money((), tuple(known.complaints), NO_PRICE)  # sacct is not asked
     try:

@@ -289,8 +289,7 @@ def pick(
     """
     starts, queued = asking.starts(), asking.queued()
     known = place_history.read()
-    billing = {partition.name: partition.billing for partition in overview.partitions if partition.billing}
-    prices = price_list.current(config, billing, now_s)
+    prices = price_list.current(config, overview.partitions, now_s)
     warnings += prices.complaints
     expects = Expects(config.number("submit", "expected_run_share"), config.number("submit", "expected_run_s"))
     boot_s = config.number("submit", "boot_s") or resume_timeout_s(slurm_conf())

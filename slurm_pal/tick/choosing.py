@@ -63,8 +63,7 @@ class Choosing:
         if self._gpus_stay is None:
             self._gpus_stay = releases.has(self._client.version(), "pending jobs keep their GPUs")
         if not 0 <= now_s - self._read_s < PRICES_S:
-            billing = {partition.name: partition.billing for partition in overview.partitions if partition.billing}
-            self._prices, self._read_s = prices.current(self._config, billing, now_s), now_s
+            self._prices, self._read_s = prices.current(self._config, overview.partitions, now_s), now_s
         boot_s = self._config.number("submit", "boot_s") or resume_timeout_s(slurm_conf())
         return changes(overview, barred | others, self._prices, self._expects, now_s, self._gpus_stay, boot_s)
 

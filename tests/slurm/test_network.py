@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -136,14 +137,18 @@ def on_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]
     skip_without_slurm()
     if not releases.has(installed(), "topology of blocks"):
         pytest.skip("this release of Slurm has no topology of blocks")
-    (tmp_path / "topology.conf").write_text(BLOCKS)
-    with (
-        short_directory() as path,
-        Lab.up(path, nodes=6, gpus=2, seed=1, topology=str(tmp_path / "topology.conf")) as lab,
-    ):
+    with blocks_of(tmp_path, monkeypatch) as user:
+        yield user
+
+
+@contextmanager
+def blocks_of(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
+    """A user of a lab with these blocks."""
+    (home / "topology.conf").write_text(BLOCKS)
+    with short_directory() as path, Lab.up(path, nodes=6, gpus=2, seed=1, topology=str(home / "topology.conf")) as lab:
         for name, value in lab.environ().items():
             monkeypatch.setenv(name, value)
-        yield User(lab, tmp_path)
+        yield User(lab, home)
 
 
 def installed() -> tuple[int, int]:
@@ -201,14 +206,7 @@ def test_a_topology_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         return made | {"topology.yaml": YAML}
 
     monkeypatch.setattr(daemons, "config_files", files)
-    (tmp_path / "topology.conf").write_text(BLOCKS)
-    with (
-        short_directory() as path,
-        Lab.up(path, nodes=6, gpus=2, seed=1, topology=str(tmp_path / "topology.conf")) as lab,
-    ):
-        for name, value in lab.environ().items():
-            monkeypatch.setenv(name, value)
+    with blocks_of(tmp_path, monkeypatch) as user:
         network = CliClient().overview().network
         assert network.kind == BLOCK and [one.name for one in network.leaves] == ["b0", "b1"]
-        user = User(lab, tmp_path)
         runs_on(user, submitted(user, "-N2", "--gpus-per-node=2"), "n[1-2]")

@@ -80,9 +80,9 @@ def test_a_live_file_that_cannot_be_read_leaves_the_constants(tmp_path: Path, mo
     for text in (None, "a100,cheap,1\n"):
         if text is not None:
             live_path.write_text(text)
-        found = prices.current(config.load(), {}, 100.0)
+        found = prices.current(config.load(), (), 100.0)
         assert found.rates == {"a100": {GPU: 2.5}}
         assert "cannot be read" in found.complaints[0] and str(live_path) in found.complaints[0]
     live_path.write_text("a100,3.5,90\nold,1,-90000\n")
-    found = prices.current(config.load(), {}, 100.0)
+    found = prices.current(config.load(), (), 100.0)
     assert found.rates == {"a100": {GPU: 3.5}} and "old" in found.complaints[0]

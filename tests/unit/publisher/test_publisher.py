@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError, SlurmError, UsageError
 from slurm_pal.base.files import locked
+from slurm_pal.base.prices import GPU
 from slurm_pal.cli.pal import pal
 from slurm_pal.decide.lease import comment
 from slurm_pal.leases import promise
@@ -321,3 +322,15 @@ def test_a_place_that_does_not_exist(command: Config, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SLURM_PAL_PATHS_TABLE", "/nonexistent/pal_table.lua")
     done = invoke()
     assert isinstance(done.exception, DataError) and "mkdir /nonexistent" in str(done.exception)
+
+
+@pytest.mark.parametrize("enforced", ["none", "associations,limits"])
+def test_prices_are_published_where_all_partitions_take_a_job_alike(
+    config: Config, slurm: FakeSlurm, enforced: str
+) -> None:
+    scores(config)
+    config.prices = {"gpu": {GPU: 2.5}}
+    overview, known = CliClient(slurm).overview(), snapshot.read(config.snapshot_path)
+    rounds.write_table(config, overview, known, 1.0, "daemon", False, slurm={"AccountingStorageEnforce": enforced})
+    found = read_table(config.table_path)[1].get("price.gpu")
+    assert found == ("gpu=2.5" if enforced == "none" else None)
