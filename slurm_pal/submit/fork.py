@@ -4,7 +4,7 @@
 The base job's call of `pal fork next` ends a round: it waits for the copies, has what they saved merged by their
 steps, and gives out the next quotas by their measured speeds (hadar.md 6). What is shared lies in one directory:
 
-    state.json             the base job's: version, steps done, speeds, the round that runs
+    state.json             the base job's: version, steps done, paces, the round that runs
     round.json             the same for the copies: who does how many steps, from which version
     round_N/ID/            what copy ID saves; round_N/ID.json says that it is complete
     version_N/             what the copies of a round were merged into
@@ -39,6 +39,10 @@ FIRST = 1 / 200
 """A job of unknown speed begins with this part of all its steps."""
 PROBE, UNKNOWN = 0.125, 0.5
 """A round with a copy of unknown speed is so much shorter; that copy gets so much of the least quota of the others."""
+UNLIKE = 2.0
+"""Two parts of a copy whose steps differ by this factor show what a part takes besides its steps."""
+MOST_FIXED = 0.75
+"""At most this share of a part's time is taken for that: so a quota is at most four times the one before."""
 POLL_S = 0.2
 MERGE_S = 600.0
 
@@ -80,17 +84,44 @@ def place(environment: Mapping[str, str]) -> ForkPlace:
 # -- quotas ---------------------------------------------------------------------------------
 
 
-def quotas(speeds: Mapping[str, float], left: int, total: int, round_s: float, overhead_s: float) -> dict[str, int]:
-    """Copy -> steps of the next round, of those that are left; speeds in steps/s, 0: not known. Pure.
+class Pace(NamedTuple):
+    """How fast a copy is, by its last parts."""
+
+    steps: int
+    seconds: float
+    fixed_s: float = 0.0  # what a part takes besides its steps: to start the program, to load, to save
+
+    @property
+    def speed(self) -> float:
+        """Steps/s, while it does steps."""
+        return self.steps / (self.seconds - self.fixed_s)
+
+    def then(self, steps: int, seconds: float) -> Pace:
+        """After one part more."""
+        fixed_s = self.fixed_s
+        if max(steps, self.steps) >= UNLIKE * min(steps, self.steps):
+            each_s = max(0.0, (seconds - self.seconds) / (steps - self.steps))
+            fixed_s = max(0.0, seconds - steps * each_s)
+        return Pace(steps, seconds, min(fixed_s, MOST_FIXED * seconds))
+
+
+def quotas(
+    paces: Mapping[str, Pace | None], left: int, total: int, round_s: float, overhead_s: float
+) -> dict[str, int]:
+    """Copy -> steps of the next round, of those that are left; a pace may not be known. Pure.
 
     Where the round does all that is left, it is divided so that all end together. A round too short for what waiting
-    and merging take is made longer, to work as long as that takes: else ever fewer steps would be done by each.
+    and merging take, or for what a part takes besides its steps, is made longer, to work as long as that takes: else
+    ever fewer steps would be done by each.
     """
-    length_s = round_s if all(speeds.values()) else PROBE * round_s
-    work_s = max(length_s - overhead_s, overhead_s)
-    known = {copy: max(1, int(speed * work_s)) for copy, speed in speeds.items() if speed > 0}
+    length_s = (round_s if all(paces.values()) else PROBE * round_s) - overhead_s
+    known = {
+        copy: max(1, int(pace.speed * max(length_s - pace.fixed_s, overhead_s, pace.fixed_s)))
+        for copy, pace in paces.items()
+        if pace is not None
+    }
     least = max(1, int(UNKNOWN * min(known.values()))) if known else max(1, int(FIRST * total))
-    wanted = {copy: known.get(copy, least) for copy in speeds}
+    wanted = {copy: known.get(copy, least) for copy in paces}
     whole = sum(wanted.values())
     if whole <= left:
         return wanted
@@ -197,7 +228,7 @@ class Fork:
         """
         os.makedirs(self.where.folder, mode=0o700, exist_ok=True)
         state = _read(self._path("state.json")) or {
-            "round": 0, "done": 0, "source": "", "speeds": {}, "overhead_s": 0.0, "open": None,
+            "round": 0, "done": 0, "source": "", "paces": {}, "overhead_s": 0.0, "open": None,
         }  # fmt: skip
         if state["open"] is not None:
             self._end_round(state, round_s, merge)
@@ -207,11 +238,12 @@ class Fork:
             _write(self._path("finished.json"), done=state["done"], source=state["source"])
             return None
         copies = self._present()
-        speeds = {copy: float(state["speeds"].get(copy, 0.0)) for copy in (BASE, *copies)}
-        for gone in leave(sorted(copies, key=lambda copy: speeds[copy])) if copies else ():
-            speeds.pop(gone, None)
+        kept = state.get("paces", {})  # one of an older release has none
+        paces = {copy: Pace(*kept[copy]) if copy in kept else None for copy in (BASE, *copies)}
+        for gone in leave(sorted(copies, key=lambda copy: pace.speed if (pace := paces[copy]) else 0.0)):
+            paces.pop(gone, None)
         number = int(state["round"]) + 1
-        steps = quotas(speeds, left, total, round_s, float(state["overhead_s"]))
+        steps = quotas(paces, left, total, round_s, float(state["overhead_s"]))
         state |= {"round": number, "open": {"steps": steps, "at_s": self._clock()}}
         self._keep(state)
         _write(self._path("round.json"), round=number, source=state["source"], steps=steps)
@@ -248,8 +280,10 @@ class Fork:
         if reports.keys() == open_["steps"].keys():
             slowest_s = max(float(one["seconds"]) for one in reports.values())
             state["overhead_s"] = max(0.0, self._clock() - float(open_["at_s"]) - slowest_s)
+        paces = state.setdefault("paces", {})
         for copy, one in reports.items():
-            state["speeds"][copy] = float(one["steps"]) / float(one["seconds"])
+            part = int(one["steps"]), float(one["seconds"])
+            paces[copy] = Pace(*paces[copy]).then(*part) if copy in paces else Pace(*part)
         try:
             state["source"] = self._merged(number, reports, merge)
         except MergeFailed as error:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.slurm.client import Completed
 from slurm_pal.submit import fork
-from slurm_pal.submit.fork import BASE, Fork, ForkPlace, Task, making_way, place, quotas, result
+from slurm_pal.submit.fork import BASE, Fork, ForkPlace, Pace, Task, making_way, place, quotas, result
 
 TOTAL = 20000
 MERGE = "m() { out=$1; shift; while [ $# -gt 0 ]; do cat $2/model >> $out/model; shift 2; done; }; m"
@@ -83,23 +84,60 @@ def site(tmp_path: Path) -> Site:
 # -- quotas ---------------------------------------------------------------------------------
 
 
+def quotas_of(speeds: dict[str, float], left: int, total: int, round_s: float, overhead_s: float) -> dict[str, int]:
+    """Of copies that need no time but for their steps; speed 0: not known."""
+    paces = {copy: Pace(1000, 1000 / speed) if speed else None for copy, speed in speeds.items()}
+    return quotas(paces, left, total, round_s, overhead_s)
+
+
 def test_quotas_go_by_speed() -> None:
-    assert quotas({"a": 10.0, "b": 2.5}, 10**6, 10**6, 110.0, 10.0) == {"a": 1000, "b": 250}
-    assert quotas({"a": 10.0, "b": 0.0}, 10**6, 10**6, 100.0, 0.0) == {"a": 125, "b": 62}
-    assert quotas({"a": 0.0, "b": 0.0}, 10**6, 10**6, 100.0, 0.0) == {"a": 5000, "b": 5000}
-    assert quotas({"a": 10.0, "b": 5.0}, 300, 10**6, 100.0, 0.0) == {"a": 200, "b": 100}
-    assert quotas({"a": 1.0, "b": 1.0}, 1, 10, 100.0, 0.0) in ({"a": 1}, {"b": 1})
-    assert quotas({"a": 10.0}, 10**6, 10**6, 10.0, 500.0) == {"a": 5000}  # at least as long as what else a round takes
+    assert quotas_of({"a": 10.0, "b": 2.5}, 10**6, 10**6, 110.0, 10.0) == {"a": 1000, "b": 250}
+    assert quotas_of({"a": 10.0, "b": 0.0}, 10**6, 10**6, 100.0, 0.0) == {"a": 125, "b": 62}
+    assert quotas_of({"a": 0.0, "b": 0.0}, 10**6, 10**6, 100.0, 0.0) == {"a": 5000, "b": 5000}
+    assert quotas_of({"a": 10.0, "b": 5.0}, 300, 10**6, 100.0, 0.0) == {"a": 200, "b": 100}
+    assert quotas_of({"a": 1.0, "b": 1.0}, 1, 10, 100.0, 0.0) in ({"a": 1}, {"b": 1})
+    assert quotas_of({"a": 10.0}, 10**6, 10**6, 10.0, 500.0) == {"a": 5000}  # as long as what else a round takes
+
+
+def test_what_a_part_takes_besides_its_steps_is_no_speed() -> None:
+    pace = Pace(100, 30.0).then(1000, 120.0)  # 20 s, and 10 steps/s
+    assert (pace.fixed_s, pace.speed) == pytest.approx((20.0, 10.0))
+    assert pace.then(1100, 130.0).speed == pytest.approx(10.0)
+    assert pace.then(1100, 240.0).speed == pytest.approx(5.0)
+    assert quotas({"a": pace}, 10**6, 10**6, 100.0, 5.0) == {"a": 750}
+    assert quotas({"a": pace}, 10**6, 10**6, 10.0, 5.0) == {"a": 200}  # works as long as it takes to begin
+    assert Pace(100, 30.0).then(1000, 25.0).speed == 160.0  # a node that was busy: not faster than four times
+
+
+@pytest.mark.parametrize("fixed_s", [0.0, 0.5, 3.0, 20.0])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_rounds_that_are_too_short_become_long_enough(fixed_s: float, noise: float) -> None:
+    """A busy node takes longer to begin than a round lasts: all the same its steps are not ever fewer."""
+    draw = random.Random(1)
+    pace: Pace | None = None
+    done, used_s, rounds = 0, 0.0, 0
+    while done < 9000:
+        steps = quotas({"a": pace}, 9000 - done, 9000, 3.0, fixed_s / 2)["a"]
+        seconds = fixed_s * draw.uniform(1 - noise, 1 + noise) + steps / 50
+        pace = Pace(steps, seconds) if pace is None else pace.then(steps, seconds)
+        done, used_s, rounds = done + steps, used_s + seconds, rounds + 1
+    assert used_s < 3 * 180 + 8 * fixed_s  # 180 s of steps
 
 
 @given(
     st.dictionaries(st.text("abc", min_size=1, max_size=2), st.floats(0, 100), min_size=1), st.integers(1, 10**6),
-    st.floats(0, 500),
+    st.floats(0, 500), st.floats(0, 500),
 )  # fmt: skip
-def test_quotas_are_never_more_than_is_left(speeds: dict[str, float], left: int, overhead_s: float) -> None:
-    found = quotas(speeds, left, 10**6, 360.0, overhead_s)
+def test_quotas_are_never_more_than_is_left(
+    speeds: dict[str, float], left: int, overhead_s: float, fixed_s: float
+) -> None:
+    paces = {
+        copy: Pace(50, fixed_s / 2 + 50 / speed).then(1000, fixed_s + 1000 / speed) if speed > 1e-6 else None
+        for copy, speed in speeds.items()
+    }
+    found = quotas(paces, left, 10**6, 360.0, overhead_s)
     assert found.keys() <= speeds.keys() and all(steps > 0 for steps in found.values()) and sum(found.values()) <= left
-    alone = quotas(speeds, 10**9, 10**6, 360.0, overhead_s)
+    alone = quotas(paces, 10**12, 10**6, 360.0, overhead_s)
     assert alone.keys() == speeds.keys() and (sum(found.values()) == left or found == alone)
 
 
@@ -135,7 +173,7 @@ def test_copies_work_at_their_own_speed_and_are_merged_by_steps(site: Site) -> N
     second = site.base()
     assert second is not None and (Path(second.source) / "model").read_text() in ("cb", "bc")
     assert site.state()["done"] == 200
-    assert site.state()["speeds"] == {"80": pytest.approx(10.0), BASE: pytest.approx(2.5)}
+    assert site.state()["paces"] == {"80": [100, 10.0, 0.0], BASE: [100, 40.0, 0.0]}
     fast = site.copy("80")
     assert fast is not None and fast.steps == pytest.approx(4 * second.steps, rel=0.01)
 
