@@ -69,7 +69,15 @@ def word(found: Found, job: SlurmJob, now_s: float) -> dict[str, str]:
 
 def look(folder: str, job: SlurmJob) -> Found:
     """What the records of this process's own job show. Raises DataError."""
-    return culprit.find(collectives.read(folder, limits=INSIDE, since_s=job.start_s).collectives)
+    held = collectives.read(folder, limits=INSIDE, since_s=job.start_s)
+    found = culprit.find(held.collectives)
+    if held.cut and not found.why_not:
+        # Of a node whose ranks were not all read no single GPU can be named; and who was not read may be late.
+        late = found.culprit
+        node, _ = ("", ()) if late is None else culprit.place(late, job.gpus)
+        if late is None or late.of != len(job.gpus.get(node, ())):
+            return found._replace(culprit=None, why_not=held.cut)
+    return found
 
 
 def read(job: SlurmJob) -> SlowWord | None:

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import pytest
 
 from slurm_pal.base import marks
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.online import word
+from slurm_pal.emulation.collectives import Behaving, Rank, files
+from slurm_pal.online import collectives, word
 from slurm_pal.online.culprit import Culprit, Found
 from slurm_pal.online.word import SlowWord
 from slurm_pal.slurm import parse
@@ -43,6 +47,23 @@ def test_what_is_put_is_read(culprit: Culprit | None, wanted: SlowWord) -> None:
 def test_nothing_is_said_without_evidence_or_of_others() -> None:
     assert word.word(found(None, "too few"), job(), 1000.0) == {}
     assert word.word(found(Culprit("n9", 0, 4, 0, 0.1, 1.0, False)), job(), 1000.0) == {}
+
+
+@pytest.mark.parametrize("slow", [("n1", 2), None])
+@pytest.mark.parametrize("missing", [None, ("n1", 3), ("n0", 1)])
+def test_where_not_all_was_read_only_a_gpu_of_a_whole_node_is_named(
+    missing: tuple[str, int] | None, slow: tuple[str, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = {node: tuple(range(4)) for node in ("n0", "n1")}
+    ranks = [Rank(node, k, 1.3 if (node, k) == slow else 1.0) for node, held in gpus.items() for k in held]
+    for name, text in files(ranks, Behaving(), random.Random(1), start_s=2000.0).items():
+        if missing is None or name != f"{missing[0]}-pid{1000 + 7 * missing[1]}.log":
+            (tmp_path / name).write_text(text)
+    whole = collectives.read
+    monkeypatch.setattr(collectives, "read", lambda *given, **named: whole(*given, **named)._replace(cut="time is up"))
+    here = job(gpus=gpus)
+    said = word.word(word.look(str(tmp_path), here), here, 3000.0)
+    assert said.get(marks.SLOW) == ("n1:2" if slow and missing != ("n1", 3) else None)
 
 
 @pytest.mark.parametrize(
