@@ -27,8 +27,8 @@ TRACE = """\
 job_id,submit_s,gpus,nodes,per_node,gpu_type,whole_nodes,ideal_s,sensitivity,limit_s,app,user,account,partition,\
 locality_penalty,move_cost_s,movable
 wide,0,2,2,1,,0,60,A,7200,,,,,1.5,,1
-short,400,1,1,1,,0,90,A,7200,,,,,,,1
-long,430,1,1,1,,0,480,A,7200,,,,,,,1
+short,400,1,1,1,,0,240,A,7200,,,,,,,1
+long,430,1,1,1,,0,720,A,7200,,,,,,,1
 """
 GPUS = "PerfVar_classA,PerfVar_classB,PerfVar_classC\n2.0,1.3,1.0\n1.0,1.0,1.0\n"
 SITE = "[rebalance]\nminimum_s = 120.0\n"  # 2 s of the lab
@@ -88,15 +88,13 @@ def test_three_arms_live(place: Place) -> None:
     assert (jobs["filter", "long"]["node"], jobs["filter", "long"]["moves"]) == ("n0:0", 0)
     moved = jobs["tick+moves", "long"]
     assert (moved["node"], moved["factor"], moved["moves"]) == ("n1:0", 1.0, 1)
-    # 960 s where it began, 480 s where it ended, and the move charged; nothing was done twice.
-    assert 480 + 180 < moved["end_s"] - moved["start_s"] < 940
+    # 1440 s where it began, 720 s where it ended, and the move charged; nothing was done twice.
+    assert 720 + 180 < moved["end_s"] - moved["start_s"] < 1420
     assert [row["policy"] for row in body["arms"]] == ["slurm-twin", "filter", "tick"]
     assert body["arms"][1]["of_sbatch"]["verdict"] == "cannot tell"
 
-    began = time.monotonic()
-    code, again, _ = place.run(place.argv("--resume", str(place.out), "--json"))
-    assert code == 0 and again["jobs"] == body["jobs"]
-    assert time.monotonic() - began < 10  # no lab was started
+    code, again, said = place.run(place.argv("--resume", str(place.out), "--json"))
+    assert code == 0 and again["jobs"] == body["jobs"] and "sbatch takes" not in said, "no lab was started"
 
 
 def test_an_interrupted_trial_leaves_no_process_and_keeps_nothing_half(place: Place) -> None:
