@@ -380,6 +380,10 @@ class _Run:
         started_s = self.slurm.now_s
         next_s = started_s + self._interval_s
         if self.slurm.changes == self._quiet_at and started_s < self._quiet_until_s:
+            # Nothing can change before the next event, so that ticks up to it are all left out.
+            event_s = min(self.slurm.next_s, self._events[0][0] if self._events else math.inf, self._quiet_until_s)
+            while next_s < event_s:
+                next_s += self._interval_s
             self._later(next_s, self._tick_now)
             self._skipped = True
             return

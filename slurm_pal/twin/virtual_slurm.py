@@ -143,10 +143,10 @@ class VirtualSlurm:
         while self._events and self._events[0][0] <= to_s:
             at_s, kind, job_id, edition = heappop(self._events)
             self.now_s = max(self.now_s, at_s)
-            self._happen(kind, job_id, edition)
+            self._happen(kind, job_id, edition, to_s)
         self.now_s = max(self.now_s, to_s)
 
-    def _happen(self, kind: int, job_id: int, edition: int) -> None:
+    def _happen(self, kind: int, job_id: int, edition: int, to_s: float) -> None:
         settings = self.settings
         if kind == PASS:
             if self.now_s >= self._pass_s:
@@ -160,7 +160,12 @@ class VirtualSlurm:
             wait_s = (self._origin_s - self.now_s) % settings.sched_interval_s
             self._soon(wait_s or settings.sched_interval_s)
         elif kind == BACKFILL:
-            heappush(self._events, (self.now_s + settings.bf_interval_s, BACKFILL, 0, 0))
+            again_s = self.now_s + settings.bf_interval_s
+            if not self.pending:  # with nobody to look at, only the last cycle before anything else happens counts
+                event_s = min(to_s, self._events[0][0] if self._events else to_s)
+                while again_s < event_s:
+                    self.now_s, again_s = again_s, again_s + settings.bf_interval_s
+            heappush(self._events, (again_s, BACKFILL, 0, 0))
             self._backfill()
             self._forget()
         elif kind == PRIORITY:
