@@ -29,6 +29,7 @@ from slurm_pal.report.simulation.site_gain import (
     studied,
 )
 from slurm_pal.report.simulation.study import Study, compare
+from slurm_pal.simulate import metrics
 from slurm_pal.simulate.profiles import Drawn, Fixed
 from slurm_pal.simulate.settings import ReplaySettings
 from slurm_pal.simulate.site_history import MovableJobs, Tally, classed, fit, parse_mix
@@ -366,9 +367,16 @@ def plain() -> VirtualSite:
     return site_of(overview(nodes, partition("gpu", *(n.name for n in nodes), default=True)))
 
 
-def quiet(jobs: int = 150, sensitivity: str = "A") -> Trace:
-    """A job at a time: where it starts is all that matters. Nearly seven weeks of them."""
-    return trace(*(job(submit_s=28000.0 * k, sensitivity=sensitivity, user=f"u{k}") for k in range(jobs)))
+@pytest.fixture(autouse=True)
+def short_weeks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim needs six weeks, and what a replay costs grows with the hours and the jobs in them."""
+    monkeypatch.setattr(metrics, "WEEK_S", 40_000.0)
+    monkeypatch.setattr(metrics, "LEAST_JOBS", 4)
+
+
+def quiet(jobs: int = 34, sensitivity: str = "A") -> Trace:
+    """A job at a time: where it starts is all that matters. Seven of our short weeks of them."""
+    return trace(*(job(submit_s=8000.0 * k, sensitivity=sensitivity, user=f"u{k}") for k in range(jobs)))
 
 
 def test_the_ways_are_the_program_s_policies(plain: VirtualSite) -> None:
@@ -387,7 +395,7 @@ def test_all_ways_of_one_seed_meet_the_same_submissions(plain: VirtualSite) -> N
 
 def test_slow_gpus_are_capped_and_unknown_jobs_become_c(plain: VirtualSite) -> None:
     runs = runs_of(plain, quiet(sensitivity="?"), {("n0", 0): 1.5, ("n2", 3): 1.3, ("n2", 2): 1.05})
-    assert runs.slow_gpus(1) == 2 and runs.unknown == 150
+    assert runs.slow_gpus(1) == 2 and runs.unknown == 34
     capped = runs.plan(SiteTask(TICK, 1, capped=True)).hardware.true["A"]
     assert capped[0][0] == capped[2][3] == 1.0 and capped[2][2] == 1.05
     assert {one.sensitivity for one in runs.plan(SiteTask(TICK, 1, unknown="C")).trace.jobs} == {"C"}
@@ -435,13 +443,13 @@ def test_a_gain_that_is_all_due_to_one_slow_gpu(plain: VirtualSite) -> None:
     found = found_of(plain, runs_of(plain, quiet(), {("n0", 0): 1.5}))
     replayed, ratios, who, slow, assumed = five_lines(found)
     assert replayed == (
-        "Replayed: 150 jobs, 3000 GPU-h, submitted in 48.3 d, on 16 GPUs: 4 nodes x 4. "
+        "Replayed: 34 jobs, 3000 GPU-h, submitted in 73.3 h, on 16 GPUs: 4 nodes x 4. "
         "Left out: 10 jobs, 25.0 % of the history's GPU-h."
     )
     assert ratios == (
         "Mean completion time: slurm 90.0 min; palsub 60.0 min, ratio 0.67 (0.67 to 0.67); "
         "palsub+tick 60.0 min, ratio 0.67 (0.67 to 0.67). "
-        "GPU time: slurm 225 GPU-h; palsub ratio 0.67 (0.67 to 0.67); palsub+tick ratio 0.67 (0.67 to 0.67)."
+        "GPU time: slurm 51 GPU-h; palsub ratio 0.67 (0.67 to 0.67); palsub+tick ratio 0.67 (0.67 to 0.67)."
     )
     assert who == "Who gains (palsub+tick, completion time by class): A 0.67 (0.67 to 0.67)."
     assert slow == (
@@ -461,7 +469,7 @@ def test_jobs_of_unknown_class_are_shown_as_a_and_as_c(plain: VirtualSite) -> No
     found = found_of(plain, runs_of(plain, quiet(sensitivity="?"), {("n0", 0): 1.5}))
     who = five_lines(found)[2]
     assert "unknown (as A) 0.67" in who
-    assert "150 of 150 jobs are of unknown class and counted as A: an upper bound. All of them as C: palsub 1.00" in who
+    assert "34 of 34 jobs are of unknown class and counted as A: an upper bound. All of them as C: palsub 1.00" in who
 
 
 def test_assumed_slow_gpus_have_no_names_and_many_are_not_all_named(plain: VirtualSite) -> None:

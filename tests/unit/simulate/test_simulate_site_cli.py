@@ -18,6 +18,7 @@ from slurm_pal.base.errors import DataError, PalError, SlurmError, UsageError, o
 from slurm_pal.cli.pal import pal
 from slurm_pal.cli.simulate import site as simulate_site
 from slurm_pal.cli.simulate import twin as simulate_twin
+from slurm_pal.simulate import metrics
 from slurm_pal.slurm import accounting
 from slurm_pal.slurm.fake import FakeNode, write_shims
 from slurm_pal.store import snapshot
@@ -25,12 +26,20 @@ from slurm_pal.store import snapshot
 HEADER = "|".join(accounting.COLUMNS)
 NODES = ("n0", "n1")
 
-FEW, JOBS = 6, 150  # JOBS: nearly seven weeks, enough for a claim; a replay of them takes seconds
+FEW, JOBS = 6, 34  # JOBS: seven of our short weeks, enough for a claim
+WEEK_S = 40_000.0
+
+
+@pytest.fixture(autouse=True)
+def short_weeks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim needs six weeks, and what a replay costs grows with the hours and the jobs in them."""
+    monkeypatch.setattr(metrics, "WEEK_S", WEEK_S)
+    monkeypatch.setattr(metrics, "LEAST_JOBS", 4)
 
 
 def row(number: int, gpus: int = 1, **changes: object) -> str:
-    """One job of an hour; a job every 28000 s, so that none meets another, wherever seeds move them."""
-    submit_s = 1_790_000_000 + 28000 * number
+    """One job of an hour; a job every 8000 s, so that none meets another, wherever seeds move them."""
+    submit_s = 1_790_000_000 + 8000 * number
     values = dict(zip(accounting.COLUMNS, (
         number, f"u{number % 3}", "lab", "normal", "gpu", submit_s, submit_s, submit_s, submit_s + 3600, 3600, 120, 1,
         f"gres/gpu={gpus},node=1", f"gres/gpu={gpus},node=1", "COMPLETED", "train",
@@ -204,14 +213,14 @@ def test_what_the_order_of_the_queue_gains_is_never_called_scores(site: Path) ->
     settings = (site / "pal.toml").read_text()
     (site / "pal.toml").write_text(f'{settings}[rebalance]\norder = "shortest"\ninterval_s = 600.0\n')
     publish(site, slow=1.0)
-    long, short = {"ElapsedRaw": 9 * 3600, "TimelimitRaw": 720}, {"ElapsedRaw": 1800, "TimelimitRaw": 60}
+    long, short = {"ElapsedRaw": 4 * 3600, "TimelimitRaw": 320}, {"ElapsedRaw": 1800, "TimelimitRaw": 60}
     jobs = []
-    for number in range(6 * 20):
-        week, k = divmod(number, 20)
-        submit_s = 1_790_000_000 + 7 * 86400 * week + 60 * k
-        what = long if k < 8 else short
+    for number in range(6 * 10):
+        week, k = divmod(number, 10)
+        submit_s = 1_790_000_000 + int(WEEK_S) * week + 60 * k
+        what = long if k < 4 else short
         moments = dict.fromkeys(("Submit", "Eligible", "Start"), submit_s) | {"End": submit_s + what["ElapsedRaw"]}
-        jobs.append(row(number, **moments, **what))
+        jobs.append(row(number, 2, **moments, **what))
     history(site, jobs)
     words = ("--causes", "--seeds", "1", "--bf-interval", "600", "--tick", "600", "--out", str(site / "report"))
     said = invoke(*words).stdout
