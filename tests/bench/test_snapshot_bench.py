@@ -55,7 +55,8 @@ def test_encode_snapshot(benchmark: Any) -> None:  # noqa: ANN401
 
 
 def test_classify(benchmark: Any) -> None:  # noqa: ANN401
-    records = sweep(truth(GPUS, outliers=(1.5, 1.3)))
+    gpus = GPUS if benchmark.enabled else 500  # only make bench takes its time
+    records = sweep(truth(gpus, outliers=(1.5, 1.3)))
     found = benchmark.pedantic(classify, (records, NOW_S), rounds=3)
-    assert len(found.gpus) == GPUS
+    assert len(found.gpus) == gpus
     assert sum("outlier" in gpu.flags for gpu in found.gpus) < GPUS / 100

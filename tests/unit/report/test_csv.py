@@ -237,12 +237,12 @@ def test_hidden_truth_of_a_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [float(row["slowdown_A"]) for row in rows] == [gpu["slowdown"]["A"] for gpu in truth]
 
 
-TRACE = "--trace {dir}/t.csv --cluster 2x2 --seeds 2 --worst 0"
+TRACE = "--trace {dir}/t.csv --cluster 2x2 --seeds 2 --worst 0 --jobs 1"
 
 
 def test_simulate_and_trace(tmp_path: Path) -> None:
     trace = str(tmp_path / "t.csv")
-    invoke("trace", "generate", "jobs=12,seed=1,gpus=2", "-o", trace)
+    invoke("trace", "generate", "jobs=12,seed=1,gpus=2,cap_h=1", "-o", trace)
     argv = ("simulate", *TRACE.format(dir=tmp_path).split())
     rows = list(csv.DictReader(io.StringIO(invoke(*argv, "--csv").stdout)))
     told = json.loads(invoke(*argv, "--json").stdout)["comparisons"]

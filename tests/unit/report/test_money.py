@@ -18,6 +18,7 @@ from slurm_pal.report.gpus.words import caveats, money_table
 pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 pytest.importorskip("jinja2", reason="the page needs Jinja2")
 
+from slurm_pal.report.gpus import page as gpus_page
 from slurm_pal.report.gpus.page import page
 
 from ...doubles.gpus_site import records, site_of
@@ -44,6 +45,12 @@ def sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     told.chmod(0o755)
     monkeypatch.setenv("PATH", str(commands), prepend=":")
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take seconds, and show no money."""
+    monkeypatch.setattr(gpus_page, "pictures", lambda report: [])
 
 
 def priced(directory: Path, monkeypatch: pytest.MonkeyPatch, toml: str) -> settings.Config:

@@ -42,13 +42,19 @@ def html(made: GpuReport) -> str:
     return page(made)
 
 
-def hostile_site() -> GpuReport:
+@pytest.fixture(scope="module")
+def hostile() -> GpuReport:
     found = [
         replace(r, gpu=replace(r.gpu, model=HOSTILE), sweep_id=HOSTILE, env=replace(r.env, driver=HOSTILE))
         for r in records(gpus=8, sweeps=1)
     ]
     rows = [row._replace(node=HOSTILE, flags=(*row.flags, HOSTILE)) for row in rows_of(found)]
     return gpu_report(rows, found, steps_of(found), NOW_S, Params(), HOSTILE, HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def hostile_html(hostile: GpuReport) -> str:
+    return page(hostile)
 
 
 def test_the_page_says_what_was_found(made: GpuReport, html: str) -> None:
@@ -95,9 +101,8 @@ def test_pictures_follow_the_scheme_of_the_page(html: str) -> None:
     assert not re.search(r"(fill|stroke): (#ffffff|#1d2733|#5b6876|#e3e3e3)", drawn)
 
 
-def test_hostile_names_stay_text() -> None:
-    found = hostile_site()
-    for text in (page(found), gpu_page(found, found.rows[0].uuid)):
+def test_hostile_names_stay_text(hostile: GpuReport, hostile_html: str) -> None:
+    for text in (hostile_html, gpu_page(hostile, hostile.rows[0].uuid)):
         reader = Reader(text)
         assert reader.open == []
         assert not {"script", "img"} & set(reader.tags)
@@ -225,9 +230,9 @@ def test_correlation_is_spearmans() -> None:
 
 
 @pytest.fixture(scope="module")
-def seen(html: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def seen(html: str, hostile_html: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What Chromium has made of three pages, in frames of one page: a start of the browser takes seconds."""
-    pages = {"wide": (html, 1280), "narrow": (html, 400), "hostile": (page(hostile_site()), 1280)}
+    pages = {"wide": (html, 1280), "narrow": (html, 400), "hostile": (hostile_html, 1280)}
     return framed(tmp_path_factory.mktemp("browser"), pages)
 
 

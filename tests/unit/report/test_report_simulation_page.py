@@ -22,7 +22,9 @@ from slurm_pal.simulate.trace import Trace
 matplotlib = pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 pytest.importorskip("jinja2", reason="the page needs Jinja2")
 
+from slurm_pal.report.drawing import Picture  # noqa: E402
 from slurm_pal.report.html import inline  # noqa: E402
+from slurm_pal.report.simulation import page as report_page  # noqa: E402
 from slurm_pal.report.simulation.files import JOBS, PAGE, SUMMARY  # noqa: E402
 from slurm_pal.report.simulation.page import page, write_report  # noqa: E402
 from slurm_pal.report.simulation.pictures import (  # noqa: E402
@@ -61,9 +63,15 @@ def study(**changes: object) -> Study:
 
 
 @pytest.fixture(scope="module")
-def full() -> tuple[PolicyComparison, str]:
+def painted() -> list[Picture]:
+    """Drawing them takes a second or two."""
+    return pictures(compare(study()))
+
+
+@pytest.fixture(scope="module")
+def full(painted: list[Picture]) -> tuple[PolicyComparison, str]:
     comparison = compare(study())
-    return comparison, page(comparison, pictures(comparison, ("svg",)))
+    return comparison, page(comparison, painted)
 
 
 def test_the_page_says_what_was_found(full: tuple[PolicyComparison, str]) -> None:
@@ -154,22 +162,19 @@ def test_a_policy_of_another_queue_is_not_drawn_here() -> None:
     assert not [p for p in pictures(comparison, ("svg",)) if p.missing]
 
 
-def test_the_same_study_gives_the_same_bytes() -> None:
-    first, second = (pictures(compare(study())) for _ in range(2))
-    assert first == second
-    assert b"Date" not in b"".join(image for p in first for image in p.images.values())
-    assert page(compare(study()), first) == page(compare(study()), second)
-
-
-def test_the_users_settings_have_no_say() -> None:
-    plain = pictures(compare(study()), ("svg",))
+def test_the_same_study_gives_the_same_bytes_whatever_the_user_has_set(
+    painted: list[Picture], full: tuple[PolicyComparison, str]
+) -> None:
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "savefig.dpi": 7}):
-        assert pictures(compare(study()), ("svg",)) == plain
+        again = pictures(compare(study()))
         assert matplotlib.rcParams["font.size"] == 30
+    assert again == painted
+    assert b"Date" not in b"".join(image for p in painted for image in p.images.values())
+    assert page(compare(study()), again) == full[1]
 
 
-def test_pictures_are_1000_pixels_wide_and_well_formed() -> None:
-    for picture in pictures(compare(study())):
+def test_pictures_are_1000_pixels_wide_and_well_formed(painted: list[Picture]) -> None:
+    for picture in painted:
         assert struct.unpack(">I", picture.images["png"][16:20]) == (1000,)
         assert ElementTree.fromstring(picture.images["svg"]).tag.endswith("svg")
         assert "<metadata" not in inline(picture) and "xmlns" not in inline(picture)
@@ -196,10 +201,12 @@ def test_bins_keep_the_area(steps: list[tuple[float, int]], n: int) -> None:
     assert found.min() >= -1e-9 and found.max() <= max(values) + 1e-9
 
 
-def test_a_written_report(tmp_path: Path) -> None:
+def test_a_written_report(tmp_path: Path, painted: list[Picture], monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "report"
+    monkeypatch.setattr(report_page, "pictures", lambda comparison: painted)
     paths = write_report(str(folder), compare(study()))
     assert {Path(p).name for p in paths} == {SUMMARY, JOBS, PAGE, *file_names()}
+    monkeypatch.undo()
     write_report(str(folder), compare(study(load=None)))
     assert {p.name for p in folder.iterdir()} == {SUMMARY, JOBS, PAGE, *file_names()} - {
         "gain-load.svg",

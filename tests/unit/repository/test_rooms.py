@@ -27,6 +27,7 @@ def room_of(module: str) -> str:
     return "/".join(parts[:2]) if parts[1:2] and "/".join(parts[:2]) in table() else "".join(parts[:1])
 
 
+@cache
 def imports() -> dict[tuple[str, str], str]:
     """(room, room that it imports) -> one place where it does."""
     found = {}

@@ -171,7 +171,7 @@ def test_one_policy_alone_makes_no_claim(pal: Pal) -> None:
 
 
 def test_a_cluster_of_one_gpu(pal: Pal) -> None:
-    out = pal.ok("simulate", "--generate", "jobs=10", "--cluster", "1x1", "--seeds", "2", "--jobs", "1")
+    out = pal.ok("simulate", "--generate", "jobs=10,cap_h=1", "--cluster", "1x1", "--seeds", "2", "--jobs", "1")
     assert "on 1 GPU: 1 node x 1" in out
     assert "cannot tell" in out
 

@@ -299,14 +299,14 @@ def test_swapping_the_policies_inverts_the_geometric_mean(values: list[float]) -
 def test_95_percent_intervals_hold_the_truth_that_often(n: int) -> None:
     """Unwidened bootstraps of 8 values hold it 88 times in 100, which this must catch.
 
-    With 1000 draws the share of 94 to 95 in 100 is known to within 0.7 (one standard error).
+    With 400 draws the share of 94 to 95 in 100 is known to within 1.2 (one standard error).
     """
     draw = np.random.default_rng(5)
     held = 0
-    for _ in range(1000):
+    for _ in range(400):
         found = summary(np.exp(draw.normal(-0.1, 0.2, n)).tolist())
         held += (found.geo_low or 0) <= math.exp(-0.1) <= (found.geo_high or 0)
-    assert held >= 0.915 * 1000
+    assert held >= 0.915 * 400
 
 
 def test_the_same_runs_give_the_same_interval() -> None:
