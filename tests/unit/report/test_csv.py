@@ -242,7 +242,7 @@ TRACE = "--trace {dir}/t.csv --cluster 2x2 --seeds 2 --worst 0 --jobs 1"
 
 def test_simulate_and_trace(tmp_path: Path) -> None:
     trace = str(tmp_path / "t.csv")
-    invoke("trace", "generate", "jobs=12,seed=1,gpus=2,cap_h=1", "-o", trace)
+    invoke("trace", "generate", "jobs=6,seed=1,gpus=2,cap_h=1", "-o", trace)
     argv = ("simulate", *TRACE.format(dir=tmp_path).split())
     rows = list(csv.DictReader(io.StringIO(invoke(*argv, "--csv").stdout)))
     told = json.loads(invoke(*argv, "--json").stdout)["comparisons"]
@@ -252,7 +252,7 @@ def test_simulate_and_trace(tmp_path: Path) -> None:
         str((row["ratio"].get("mean_jct_s") or {}).get("mean", "")) for row in told
     ]
     figures = list(csv.DictReader(io.StringIO(invoke("trace", "describe", trace, "--csv").stdout)))
-    assert {"figure": "jobs", "member": "", "value": "12"} in figures
+    assert {"figure": "jobs", "member": "", "value": "6"} in figures
     assert {row["member"] for row in figures if row["figure"] == "classes"} <= {"A", "B", "C", "?"}
     names = invoke("simulate", "--list", "--csv").stdout.splitlines()
     assert names[0] == "option,name,summary" and names[1].startswith("policy,slurm-twin,")

@@ -148,7 +148,7 @@ def test_with_jobs_given_nothing_is_tuned() -> None:
 
 def test_a_queue_that_no_number_of_jobs_makes_is_refused() -> None:
     with pytest.raises(UsageError, match=r"seed 1: the baseline's jobs wait \d+ s, not 1000000000, however many"):
-        LoanComparison(LoanSettings(servers=2, days=0.1, queue=1e9), ()).run(1, lambda done, of: True)
+        LoanComparison(LoanSettings(servers=2, days=0.02, queue=1e9), ()).run(1, lambda done, of: True)
 
 
 def test_a_longer_row_of_jobs_begins_with_the_shorter_one() -> None:

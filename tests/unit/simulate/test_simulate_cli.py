@@ -200,11 +200,12 @@ def test_every_setting_is_taken(pal: Pal) -> None:
         assert words in out
 
 
-def test_the_report_folder(pal: Pal, tmp_path: Path) -> None:
+def test_the_report_folder(pal: Pal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "report"
     code, _, err = pal.run("simulate", *SMALL, "--out", str(folder), "--sweep", "move-cost")
     assert code == 0 and "index.html" in err
     assert {"index.html", "summary.json", "jobs.csv", "gain-move-cost.svg"} <= {path.name for path in folder.iterdir()}
+    monkeypatch.setattr("slurm_pal.report.simulation.page.pictures", lambda comparison: [])  # drawing takes seconds
     assert pal.run("simulate", *SMALL, "--out", str(folder))[0] == 0, "a report of ours is replaced"
 
 
