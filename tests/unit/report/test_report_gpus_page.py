@@ -114,8 +114,7 @@ def test_hostile_names_stay_text(hostile: GpuReport, hostile_html: str) -> None:
 def test_the_same_records_give_the_same_bytes(made: GpuReport, html: str) -> None:
     again = site_of(records()[::-1])
     assert page(again) == html
-    for kind in ("svg", "png"):
-        assert single_map(made.rows, "A", (kind,)) == single_map(again.rows, "A", (kind,))
+    assert single_map(made.rows, "A", ("png",)) == single_map(again.rows, "A", ("png",))
 
 
 def test_pictures_are_well_formed_and_1000_pixels_wide(made: GpuReport) -> None:

@@ -229,12 +229,12 @@ def test_so_are_those_that_only_keep_a_job_off_slow_gpus(monkeypatch: pytest.Mon
         return whole(tick, now_s)
 
     monkeypatch.setattr(twin_run.Tick, "run", looked)
-    jobs = [job(number, 60.0 * number, 8 * HOUR_S, 4) for number in (0, 1, 2)] + [job(3, 6 * HOUR_S + 30)]
+    jobs = [job(number, 60.0 * number, 3 * HOUR_S, 4) for number in (0, 1, 2)] + [job(3, 2 * HOUR_S + 30)]
     found, few = run(jobs), dict(leases)
     leases.clear()
     monkeypatch.setattr(twin_run._Run, "_quiet", lambda *_: False)
     assert run(jobs) == found
-    assert len(few) < 40 and len(leases) > 700
+    assert len(few) < 30 and len(leases) > 250
     assert few == {at_s: leases[at_s] for at_s in few}
     assert sum(bool(there) for there in few.values()) > 5
 
@@ -271,7 +271,7 @@ class Orders:
 @pytest.mark.parametrize("policy", ["palsub", pytest.param("filter", marks=lua), "tick"])
 def test_where_all_gpus_are_alike_nothing_is_ordered(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot gain does nothing: job for job it is stock Slurm."""
-    made = generate(TraceSpec(jobs=60, cluster_gpus=16, cap_s=7200.0, load=0.95, seed=3))
+    made = generate(TraceSpec(jobs=40, cluster_gpus=16, cap_s=3600.0, load=0.95, seed=3))
     one_node = [one._replace(shape=GpuShape(min(4, one.shape.total), 1, min(4, one.shape.total))) for one in made.jobs]
     same = [[1.0] * 4] * 4
     stock = run(one_node, "slurm-twin", rows=same)
@@ -472,7 +472,7 @@ def no_site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 def test_the_command_runs_the_program(no_site: None) -> None:
-    words = ["--generate", "jobs=12,load=0.9,seed=2", "--cluster", "2x4", "--policy", "slurm-twin,palsub,tick",
+    words = ["--generate", "jobs=12,load=0.9,seed=2,cap_h=1", "--cluster", "2x4", "--policy", "slurm-twin,palsub,tick",
              "--seeds", "1", "--jobs", "1", "--worst", "0", "--tick", "600", "--json"]  # fmt: skip
     done = CliRunner().invoke(simulate, words)
     assert done.exit_code == 0, done.output
@@ -482,7 +482,7 @@ def test_the_command_runs_the_program(no_site: None) -> None:
 
 
 def test_without_policies_what_runs_is_compared(no_site: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["--generate", "jobs=8,load=0.9", "--cluster", "2x4", "--seeds", "1", "--jobs", "1", "--json"]
+    words = ["--generate", "jobs=8,load=0.9,cap_h=1", "--cluster", "2x4", "--seeds", "1", "--jobs", "1", "--json"]
     monkeypatch.setattr(lua_filter.shutil, "which", lambda name: None)
     ran = CliRunner().invoke(simulate, words)
     assert ran.exit_code == 0, ran.stderr
