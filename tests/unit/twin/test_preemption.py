@@ -279,7 +279,7 @@ def test_a_replay_has_owners_and_guests(policy: str, loan: bool) -> None:
     table = [[1.0] * 4] * 2
     machine = hardware_of({c: table for c in "ABC"}, None, names, {part.name: (0, 1) for part in parts})
     shape = GpuShape(4, 1, 4)
-    jobs = [TraceJob(f"g{k}", 0.0, shape, 20_000.0, "A", limit_s=40_000.0, partition="guest") for k in range(2)]
+    jobs = [TraceJob(f"g{k}", 0.0, shape, 7000.0, "A", limit_s=14_000.0, partition="guest") for k in range(2)]
     jobs.append(TraceJob("o", 5000.0, shape, 600.0, "A", limit_s=1200.0, partition="owner"))
     config = Config()
     if loan:
