@@ -37,17 +37,17 @@ class PlaceChange(NamedTuple):
 
 def changes(
     overview: Overview, barred: Collection[int], prices: Prices, expects: Expects, now_s: float,
-    gpus_stay: bool = False, boot_s: float | None = None,
+    gpus_stay: bool = False, boots_s: Mapping[str, float] | None = None,
 ) -> list[PlaceChange]:  # fmt: skip
     """What to change now, at most one job for each partition: the next tick sees what is free after it.
 
     `barred` are jobs that something else looks after. The overview has all pending jobs of the partitions where such
     jobs wait. `gpus_stay`: this release of Slurm takes no GPUs away from a pending job, so that one that asks for some
-    goes only where there are some. `boot_s`: a node that is powered down boots in so long a time; None: not known, so
-    that no job goes to one.
+    goes only where there are some. `boots_s`: partition -> the time in which a node boots that is powered down;
+    None: not known, so that no job goes to one.
     """
     found: list[PlaceChange] = []
-    woken = overview if boot_s is None else awake(overview)
+    woken = overview if boots_s is None else awake(overview)
     taken: set[str] = set()
     waiting = [job for job in overview.jobs if job.state == "PENDING" and job.job_id not in barred]
     for job in sorted(waiting, key=lambda job: job.rank):
@@ -55,7 +55,7 @@ def changes(
         fixed = job.req_nodes or job.exc_nodes or job.array_job_id is not None
         if mark is None or fixed or not job.waits_for_nodes or now_s - mark.at_s < AGAIN_S:
             continue
-        change = _change(job, mark, overview, woken, taken, prices, expects, now_s, gpus_stay, boot_s or 0.0)
+        change = _change(job, mark, overview, woken, taken, prices, expects, now_s, gpus_stay, boots_s or {})
         if change is not None:
             found.append(change)
             taken.add(change.fields["Partition"])
@@ -64,7 +64,7 @@ def changes(
 
 def _change(
     job: SlurmJob, mark: PlaceMark, overview: Overview, woken: Overview, taken: Collection[str], prices: Prices,
-    expects: Expects, now_s: float, gpus_stay: bool, boot_s: float,
+    expects: Expects, now_s: float, gpus_stay: bool, boots_s: Mapping[str, float],
 ) -> PlaceChange | None:  # fmt: skip
     by_name = {place.name: place for place in mark.places}
     here = by_name[mark.chosen]
@@ -85,7 +85,7 @@ def _change(
     waits = [Alternative(here.name, here.partition, _wait_s(job, overview, expects, now_s), float(here.run_s), None)]
     for place in open_places:
         up = fits_now(overview, _request(job, mark, place), place.partition)
-        wait_s = 0.0 if up else boot_s
+        wait_s = 0.0 if up else boots_s.get(place.partition, 0.0)
         waits.append(Alternative(place.name, place.partition, wait_s, float(place.run_s), None, boot_s=wait_s))
     rows = [
         row._replace(per_hour=prices.per_hour(row.partition, usage(_request(job, mark, by_name[row.name]))))

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from slurm_pal.base.cluster import Counting
+from slurm_pal.base.cluster import Counting, Partition
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import MOST_BYTES, read_plain
 from slurm_pal.slurm.parse import counting, whole
@@ -37,9 +37,40 @@ def site_counting(path: str) -> Counting:
     return counting({key: known[name] for name, key in _WANTED.items() if name in known})
 
 
-def resume_timeout_s(path: str) -> float:
-    """Within so long a time a node that is powered down has booted, or Slurm counts it as down."""
-    return float(whole(pairs(_in_force(path)).get("resumetimeout", ""), RESUME_TIMEOUT_S))
+def boots_s(path: str, partitions: Sequence[Partition], known_s: float = 0.0) -> dict[str, float]:
+    """Partition -> within so many s any node of it that is powered down has booted; `known_s` where that is known.
+
+    Else after ResumeTimeout, when Slurm counts it as down: the highest one of a node's partitions, or the cluster's
+    where none of them has one (slurm.conf(5)).
+    """
+    if known_s > 0:
+        return {one.name: known_s for one in partitions}
+    path = _in_force(path)
+    general_s, own_s = float(whole(pairs(path).get("resumetimeout", ""), RESUME_TIMEOUT_S)), _own_timeouts_s(path)
+    nodes_s: dict[str, float] = {}
+    for one in partitions:
+        if one.name in own_s:
+            nodes_s |= {node: max(own_s[one.name], nodes_s.get(node, 0.0)) for node in one.nodes}
+    if not nodes_s:
+        return {one.name: general_s for one in partitions}
+    return {
+        one.name: max((nodes_s.get(node, general_s) for node in one.nodes), default=general_s) for one in partitions
+    }
+
+
+def _own_timeouts_s(path: str) -> dict[str, float]:
+    """Partition -> its own ResumeTimeout, where it has one. What DEFAULT has holds for the partitions after it."""
+    found: dict[str, float] = {}
+    default_s = 0.0
+    for line in _lines(path, 0):
+        words = {key.lower(): text for key, _, text in (word.partition("=") for word in line.split())}
+        if line.lower().startswith("partitionname="):
+            timeout_s = float(whole(words.get("resumetimeout", "")))
+            if words["partitionname"].upper() == "DEFAULT":
+                default_s = timeout_s or default_s
+            elif timeout_s or default_s:
+                found |= dict.fromkeys(words["partitionname"].split(","), timeout_s or default_s)
+    return found
 
 
 def _in_force(path: str) -> str:

@@ -26,7 +26,7 @@ from slurm_pal.decide.request import Conflict, Request
 from slurm_pal.decide.room import must_boot
 from slurm_pal.decide.waits import Expects, Waiting, expected_wait_s, pool, rooms, starts_now
 from slurm_pal.slurm.parse import seconds, unix_s
-from slurm_pal.slurm.site_conf import resume_timeout_s
+from slurm_pal.slurm.site_conf import boots_s
 from slurm_pal.submit import place_history
 from slurm_pal.submit.argv import CommandLine, Option
 from slurm_pal.submit.choice import Choice, variable
@@ -292,7 +292,7 @@ def pick(
     prices = price_list.current(config, overview.partitions, now_s)
     warnings += prices.complaints
     expects = Expects(config.number("submit", "expected_run_share"), config.number("submit", "expected_run_s"))
-    boot_s = config.number("submit", "boot_s") or resume_timeout_s(slurm_conf())
+    by_partition_s = boots_s(slurm_conf(), overview.partitions, config.number("submit", "boot_s"))
     rows: list[dict[str, Any]] = []
     could: list[tuple[NamedPlace, Request, Alternative, dict[str, Any]]] = []
     for place, (at_s, refused) in zip(wanted.places, starts, strict=True):
@@ -302,6 +302,7 @@ def pick(
         if refused:
             continue
         planned_s, waits_by = max(0.0, at_s - now_s), "Slurm's plan"
+        boot_s = by_partition_s.get(place.partition, 0.0)
         boots = planned_s < boot_s and must_boot(overview, request, place.partition)
         if boots:
             planned_s, waits_by = boot_s, "a node that boots"

@@ -19,7 +19,7 @@ from slurm_pal.journal.event_log import EventLog
 from slurm_pal.pending.places import PlaceChange, changes
 from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview, SlurmClient
-from slurm_pal.slurm.site_conf import resume_timeout_s
+from slurm_pal.slurm.site_conf import boots_s
 from slurm_pal.tick.role import COMMENT, Role
 
 PRICES_S = 300.0
@@ -64,8 +64,8 @@ class Choosing:
             self._gpus_stay = releases.has(self._client.version(), "pending jobs keep their GPUs")
         if not 0 <= now_s - self._read_s < PRICES_S:
             self._prices, self._read_s = prices.current(self._config, overview.partitions, now_s), now_s
-        boot_s = self._config.number("submit", "boot_s") or resume_timeout_s(slurm_conf())
-        return changes(overview, barred | others, self._prices, self._expects, now_s, self._gpus_stay, boot_s)
+        boots = boots_s(slurm_conf(), overview.partitions, self._config.number("submit", "boot_s"))
+        return changes(overview, barred | others, self._prices, self._expects, now_s, self._gpus_stay, boots)
 
     @property
     def complaints(self) -> list[str]:

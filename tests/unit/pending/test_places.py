@@ -128,7 +128,8 @@ GPU_PRICES = Prices({name: rate for name, rate in PRICES.rates.items() if name !
 def asleep(*jobs: SlurmJob, prices: Prices = GPU_PRICES, boot_s: float | None = 120.0) -> list[PlaceChange]:
     """Where the nodes of the partition `slow` are powered down."""
     nodes = [node("s0", "slow", states=frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})), *NODES[1:]]
-    return changes(overview(*jobs, nodes=nodes, parts=PARTS), frozenset(), prices, EXPECTS, NOW_S, boot_s=boot_s)
+    boots_s = None if boot_s is None else {one.name: boot_s for one in PARTS}
+    return changes(overview(*jobs, nodes=nodes, parts=PARTS), frozenset(), prices, EXPECTS, NOW_S, boots_s=boots_s)
 
 
 def test_a_node_is_woken_only_where_that_is_better_with_its_boot() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.base.cluster import Counting
+from slurm_pal.base.cluster import Counting, Partition
 from slurm_pal.slurm import site_conf
 from slurm_pal.slurm.parse import counting
-from slurm_pal.slurm.site_conf import pairs, resume_timeout_s, site_counting
+from slurm_pal.slurm.site_conf import boots_s, pairs, site_counting
 
 CONF = """\
 # DefMemPerCPU=1
@@ -55,8 +55,22 @@ def test_all_pairs_of_the_whole_cluster(tmp_path: Path) -> None:
     assert pairs(str(tmp_path / "none")) == {}
 
 
-def test_how_long_nodes_may_boot(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", {"p": 60.0, "q": 60.0, "r": 60.0}),
+        ("ResumeTimeout=900\n", {"p": 900.0, "q": 900.0, "r": 900.0}),
+        ("PartitionName=p ResumeTimeout=5\n", {"p": 5.0, "q": 60.0, "r": 60.0}),  # q has a node of its own
+        ("partitionname=p resumetimeout=600\n", {"p": 600.0, "q": 600.0, "r": 60.0}),  # and one of p
+        ("PartitionName=p ResumeTimeout=5\nPartitionName=q ResumeTimeout=7\n", {"p": 7.0, "q": 7.0, "r": 60.0}),
+        ("PartitionName=p\nPartitionName=DEFAULT ResumeTimeout=9\nPartitionName=r\n", {"p": 60.0, "q": 60.0, "r": 9.0}),
+        ("PartitionName=r ResumeTimeout=soon\n", {"p": 60.0, "q": 60.0, "r": 60.0}),
+    ],
+)
+def test_how_long_nodes_may_boot(text: str, wanted: dict[str, float], tmp_path: Path) -> None:
     conf = tmp_path / "slurm.conf"
-    for text, seconds in (("", 60.0), ("ResumeTimeout=900\n", 900.0), ("PartitionName=p ResumeTimeout=5\n", 60.0)):
-        conf.write_text(text)
-        assert resume_timeout_s(str(conf)) == seconds
+    conf.write_text(text)
+    nodes = {"p": ("n1",), "q": ("n1", "n2"), "r": ("n3",)}
+    partitions = [Partition(name, False, True, held) for name, held in nodes.items()]
+    assert boots_s(str(conf), partitions) == wanted
+    assert boots_s(str(conf), partitions, 30.0) == dict.fromkeys(wanted, 30.0)
