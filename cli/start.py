@@ -4,8 +4,18 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-IN_JOBS = ("progress", "ack", "observe")
+if TYPE_CHECKING:
+    import click
+
+ALONE = {
+    "progress": "progress", "ack": "progress", "observe": "observe", "fork": "fork", "have": "have",
+    "explain": "explain", "why-slow": "why_slow", "moves": "moves", "loans": "loans", "costs": "costs", "lab": "lab",
+    "report": "report", "heatmap": "report", "simulate": "simulate.command", "trace": "trace", "trial": "trial",
+    "throughputs": "throughputs", "ticks": "ticks", "compare": "compare", "publish-table": "publish", "admin": "admin",
+}  # fmt: skip
+"""Command of `pal` -> the module that it can be loaded from without the others."""
 
 
 def rebalance() -> None:
@@ -36,16 +46,25 @@ def profile() -> None:
     return everything()
 
 
+def alone(word: str) -> click.Command:
+    """A command of `pal`."""
+    import importlib
+
+    import click
+
+    module = importlib.import_module(f"slurm_pal.cli.{ALONE[word]}")
+    return next(one for one in vars(module).values() if isinstance(one, click.Command) and one.name == word)
+
+
 def main() -> None:
-    """Run `pal`."""
-    if sys.argv[1:2] and sys.argv[1] in IN_JOBS:
+    """Run `pal`; most commands without what the others need."""
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    if word in ALONE:
         import click
 
         from slurm_pal.cli import common
-        from slurm_pal.cli.observe import observe
-        from slurm_pal.cli.progress import ack, progress
 
-        return common.run(click.Group("pal", {"progress": progress, "ack": ack, "observe": observe}), "pal")
+        return common.run(click.Group("pal", {word: alone(word)}), "pal")
     from slurm_pal.cli.pal import main as everything
 
     return everything()
