@@ -47,7 +47,8 @@ tools:  ## Debian packages that only tests need: Lua for the filters, a compiler
 	@etc/install-packages.sh lua5.1 gcc libc6-dev libslurm-dev binutils valgrind chromium slurmdbd mariadb-server-core mariadb-client-core
 
 # Tests on a real Slurm mostly wait for it: they run beside lint and the others, eight files at a time, in a place of
-# their own, and are shown after them. Those that take longest begin first.
+# their own, and are shown after them. Those that take longest begin first. The others give way to them: a Slurm that
+# gets no processor for seconds loses nodes.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
 LONGEST := $(patsubst %,tests/slurm/test_%.py,accounting loans fork simulate_site wait kept_ticks twin_priorities sweep_scale sweep_leaves crossing filter \
 	rebalance faulty sweep users guard moves observe counting partitions palsub rebalance_kills cloud)
@@ -56,9 +57,9 @@ test: setup tools lint-tools rewritten  ## Lint, and all tests but long statisti
 	@root=$$(mktemp -d) && chmod 711 $$root && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; \
 	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest $(SHORT) -n 8 --dist loadfile --no-loadscope-reorder -o cache_dir=$(VENV)/slurm-cache \
 	$(LONGEST) $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
-	$(MAKE) --no-print-directory lint; lint=$$?; \
+	nice -n 5 $(MAKE) --no-print-directory lint; lint=$$?; \
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
-	echo "$(BIN)/pytest -q"; $(BIN)/pytest $(SHORT) -n 3 $(ON_SLURM:%=--ignore=%); others=$$?; \
+	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 2 $(ON_SLURM:%=--ignore=%); others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \
 	echo "Left out: long statistics and large sizes; make test-long runs them."; \
 	test $$lint = 0 -a $$others = 0 -a $$real = 0
