@@ -34,7 +34,7 @@ SCRIPT = """#!/bin/bash
 echo "$PAL_ALT $SLURMD_NODENAME"
 """
 ASLEEP, CLOUD = {"IDLE", "CLOUD", "POWERED_DOWN"}, ["-p", "prem,cloud", "--gres=gpu:1"]
-BOOT_S = 60  # ResumeTimeout of a lab
+BOOT_S = 50  # ResumeTimeout of the partition; that of a lab is 60
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     skip_without_slurm()
     file = tmp_path_factory.mktemp("partitions") / "partitions.toml"
     file.write_text(PARTITIONS)
-    with short_directory() as path, Lab.up(path, nodes=3, gpus=2, seed=1, partitions=str(file), cloud=1) as made:
+    own = (("PartitionName=cloud ", f"PartitionName=cloud ResumeTimeout={BOOT_S} "),)
+    words = {"nodes": 3, "gpus": 2, "seed": 1, "partitions": str(file), "cloud": 1, "conf_edits": own}
+    with short_directory() as path, Lab.up(path, **words) as made:  # type: ignore[arg-type]
         yield made
         assert {process.name for process in find_daemons(made.directory)} == {"munged", "slurmctld", "slurmd"}
     assert find_daemons(made.directory) == []
