@@ -84,7 +84,7 @@ def place(environment: Mapping[str, str]) -> ForkPlace:
 # -- quotas ---------------------------------------------------------------------------------
 
 
-class Pace(NamedTuple):
+class CopyPace(NamedTuple):
     """How fast a copy is, by its last parts."""
 
     steps: int
@@ -96,17 +96,17 @@ class Pace(NamedTuple):
         """Steps/s, while it does steps."""
         return self.steps / (self.seconds - self.fixed_s)
 
-    def then(self, steps: int, seconds: float) -> Pace:
+    def then(self, steps: int, seconds: float) -> CopyPace:
         """After one part more."""
         fixed_s = self.fixed_s
         if max(steps, self.steps) >= UNLIKE * min(steps, self.steps):
             each_s = max(0.0, (seconds - self.seconds) / (steps - self.steps))
             fixed_s = max(0.0, seconds - steps * each_s)
-        return Pace(steps, seconds, min(fixed_s, MOST_FIXED * seconds))
+        return CopyPace(steps, seconds, min(fixed_s, MOST_FIXED * seconds))
 
 
 def quotas(
-    paces: Mapping[str, Pace | None], left: int, total: int, round_s: float, overhead_s: float
+    paces: Mapping[str, CopyPace | None], left: int, total: int, round_s: float, overhead_s: float
 ) -> dict[str, int]:
     """Copy -> steps of the next round, of those that are left; a pace may not be known. Pure.
 
@@ -239,7 +239,7 @@ class Fork:
             return None
         copies = self._present()
         kept = state.get("paces", {})  # one of an older release has none
-        paces = {copy: Pace(*kept[copy]) if copy in kept else None for copy in (BASE, *copies)}
+        paces = {copy: CopyPace(*kept[copy]) if copy in kept else None for copy in (BASE, *copies)}
         for gone in leave(sorted(copies, key=lambda copy: pace.speed if (pace := paces[copy]) else 0.0)):
             paces.pop(gone, None)
         number = int(state["round"]) + 1
@@ -283,7 +283,7 @@ class Fork:
         paces = state.setdefault("paces", {})
         for copy, one in reports.items():
             part = int(one["steps"]), float(one["seconds"])
-            paces[copy] = Pace(*paces[copy]).then(*part) if copy in paces else Pace(*part)
+            paces[copy] = CopyPace(*paces[copy]).then(*part) if copy in paces else CopyPace(*part)
         try:
             state["source"] = self._merged(number, reports, merge)
         except MergeFailed as error:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.slurm.client import Completed
 from slurm_pal.submit import fork
-from slurm_pal.submit.fork import BASE, Fork, ForkPlace, Pace, Task, making_way, place, quotas, result
+from slurm_pal.submit.fork import BASE, CopyPace, Fork, ForkPlace, Task, making_way, place, quotas, result
 
 TOTAL = 20000
 MERGE = "m() { out=$1; shift; while [ $# -gt 0 ]; do cat $2/model >> $out/model; shift 2; done; }; m"
@@ -86,7 +86,7 @@ def site(tmp_path: Path) -> Site:
 
 def quotas_of(speeds: dict[str, float], left: int, total: int, round_s: float, overhead_s: float) -> dict[str, int]:
     """Of copies that need no time but for their steps; speed 0: not known."""
-    paces = {copy: Pace(1000, 1000 / speed) if speed else None for copy, speed in speeds.items()}
+    paces = {copy: CopyPace(1000, 1000 / speed) if speed else None for copy, speed in speeds.items()}
     return quotas(paces, left, total, round_s, overhead_s)
 
 
@@ -100,13 +100,13 @@ def test_quotas_go_by_speed() -> None:
 
 
 def test_what_a_part_takes_besides_its_steps_is_no_speed() -> None:
-    pace = Pace(100, 30.0).then(1000, 120.0)  # 20 s, and 10 steps/s
+    pace = CopyPace(100, 30.0).then(1000, 120.0)  # 20 s, and 10 steps/s
     assert (pace.fixed_s, pace.speed) == pytest.approx((20.0, 10.0))
     assert pace.then(1100, 130.0).speed == pytest.approx(10.0)
     assert pace.then(1100, 240.0).speed == pytest.approx(5.0)
     assert quotas({"a": pace}, 10**6, 10**6, 100.0, 5.0) == {"a": 750}
     assert quotas({"a": pace}, 10**6, 10**6, 10.0, 5.0) == {"a": 200}  # works as long as it takes to begin
-    assert Pace(100, 30.0).then(1000, 25.0).speed == 160.0  # a node that was busy: not faster than four times
+    assert CopyPace(100, 30.0).then(1000, 25.0).speed == 160.0  # a node that was busy: not faster than four times
 
 
 @pytest.mark.parametrize("fixed_s", [0.0, 0.5, 3.0, 20.0])
@@ -114,12 +114,12 @@ def test_what_a_part_takes_besides_its_steps_is_no_speed() -> None:
 def test_rounds_that_are_too_short_become_long_enough(fixed_s: float, noise: float) -> None:
     """A busy node takes longer to begin than a round lasts: all the same its steps are not ever fewer."""
     draw = random.Random(1)
-    pace: Pace | None = None
+    pace: CopyPace | None = None
     done, used_s, rounds = 0, 0.0, 0
     while done < 9000:
         steps = quotas({"a": pace}, 9000 - done, 9000, 3.0, fixed_s / 2)["a"]
         seconds = fixed_s * draw.uniform(1 - noise, 1 + noise) + steps / 50
-        pace = Pace(steps, seconds) if pace is None else pace.then(steps, seconds)
+        pace = CopyPace(steps, seconds) if pace is None else pace.then(steps, seconds)
         done, used_s, rounds = done + steps, used_s + seconds, rounds + 1
     assert used_s < 3 * 180 + 8 * fixed_s  # 180 s of steps
 
@@ -132,7 +132,7 @@ def test_quotas_are_never_more_than_is_left(
     speeds: dict[str, float], left: int, overhead_s: float, fixed_s: float
 ) -> None:
     paces = {
-        copy: Pace(50, fixed_s / 2 + 50 / speed).then(1000, fixed_s + 1000 / speed) if speed > 1e-6 else None
+        copy: CopyPace(50, fixed_s / 2 + 50 / speed).then(1000, fixed_s + 1000 / speed) if speed > 1e-6 else None
         for copy, speed in speeds.items()
     }
     found = quotas(paces, left, 10**6, 360.0, overhead_s)
