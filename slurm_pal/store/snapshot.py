@@ -13,7 +13,7 @@ import math
 import sys
 from array import array
 from binascii import crc32
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.faults import FAULTS, OK, state_of
@@ -62,6 +62,15 @@ class GpuScore(NamedTuple):
         return state_of(self.flags)
 
 
+class LevelRatio(NamedTuple):
+    """What an all-reduce takes at one level of the network, against one within a node."""
+
+    ratio: float  # of a large message, by what crosses each link
+    small_ratio: float  # of a message so small that only latency counts
+    pairs: int  # pairs of nodes measured: the ratios are their medians
+    measured_s: float  # Unix time of the newest of them
+
+
 class Snapshot:
     """A snapshot in memory: columns, and the rows of each node.
 
@@ -77,6 +86,9 @@ class Snapshot:
         self.met_cap: dict[str, dict[str, float]] = dict(header.get("met_cap") or {})  # type: ignore[call-overload]
         noticed: list[Any] = list(header.get("notices") or [])  # type: ignore[call-overload]
         self.notices: list[dict[str, Any]] = [notice for notice in noticed if isinstance(notice, dict)]
+        levels: dict[str, Any] = dict(header.get("network") or {})  # type: ignore[call-overload]
+        # 1: several nodes of one leaf or of a flat network, 2: several leaves below a switch of level 1, ...
+        self.levels = {int(level): LevelRatio(*row) for level, row in levels.items()}
         self.nodes = texts["nodes"]
         self.columns = columns
         self._texts = texts
@@ -85,6 +97,11 @@ class Snapshot:
 
     def __len__(self) -> int:
         return len(self.columns["index"])
+
+    @property
+    def network(self) -> dict[int, float]:
+        """Level of the network -> time of an all-reduce there over that within a node; {}: not measured."""
+        return {level: row.ratio for level, row in self.levels.items()}
 
     @property
     def class_state(self) -> str:
@@ -167,13 +184,21 @@ def publish(
     centroids: dict[str, list[float]] | None = None,
     met_cap: dict[str, dict[str, float]] | None = None,
     notices: Sequence[dict[str, Any]] = (),
+    network: Mapping[int, LevelRatio] | None = None,
 ) -> None:
     """Write the snapshot atomically, mode 0644.
 
     Raises DataError for a value that the file cannot hold, OSError when it cannot be written.
     """
     data = encode(
-        gpus, cluster=cluster, epoch=epoch, now_s=now_s, centroids=centroids, met_cap=met_cap, notices=notices
+        gpus,
+        cluster=cluster,
+        epoch=epoch,
+        now_s=now_s,
+        centroids=centroids,
+        met_cap=met_cap,
+        notices=notices,
+        network=network,
     )
     write_atomic(path, data, 0o644)
 
@@ -187,6 +212,7 @@ def encode(
     centroids: dict[str, list[float]] | None = None,
     met_cap: dict[str, dict[str, float]] | None = None,
     notices: Sequence[dict[str, Any]] = (),
+    network: Mapping[int, LevelRatio] | None = None,
 ) -> bytes:
     """The bytes of a snapshot; the same arguments, in any order of `gpus`, give the same bytes.
 
@@ -197,6 +223,7 @@ def encode(
     header: dict[str, object] = {"cluster": cluster, "epoch": epoch, "written_s": now_s, "centroids": centroids or {}}
     header |= {"met_cap": met_cap} if met_cap else {}
     header |= {"notices": list(notices)} if notices else {}
+    header |= {"network": {str(level): list(row) for level, row in sorted(network.items())}} if network else {}
     try:
         columns, texts = _columns(rows)
         return _encode(header, columns, texts)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.errors import DataError, one_line
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.store import snapshot
-from slurm_pal.store.snapshot import FLAGS, GpuScore, NewerSchemaError, encode, publish, read
+from slurm_pal.store.snapshot import FLAGS, GpuScore, LevelRatio, NewerSchemaError, encode, publish, read
 
 from ...doubles.privileges import unprivileged
 
@@ -60,6 +60,14 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert found.slowdown("C", "n2", 1) is None
     assert found.slowdown("A", "n2", 5) is None and found.slowdown("A", "n9", 0) is None
     assert found.row("n2", 1) == 3 and found.rows["n2"] == range(2, 4)
+
+
+def test_levels_of_the_network(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "snapshot")).network == {}
+    levels = {2: LevelRatio(3.1, 2.0, 8, 1.8e9), 1: LevelRatio(2.4, 1.5, 5, 1.8e9 + 0.5)}
+    publish(str(tmp_path / "snapshot"), GPUS, cluster="lab", epoch=1, now_s=1.8e9, network=levels)
+    found = read(str(tmp_path / "snapshot"))
+    assert found.network == {1: 2.4, 2: 3.1} and found.levels == levels
 
 
 def test_mode_is_readable_by_all(tmp_path: Path) -> None:
