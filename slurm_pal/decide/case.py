@@ -11,6 +11,7 @@ from slurm_pal.decide.near import Near
 from slurm_pal.decide.offer import Offer
 from slurm_pal.decide.request import Request
 from slurm_pal.decide.scene import Scene
+from slurm_pal.placement.penalties import Penalties
 from slurm_pal.placement.view import Placement, Rule
 from slurm_pal.slurm.states import JOB_ACTIVE
 from slurm_pal.store.snapshot import Snapshot
@@ -30,6 +31,11 @@ class Settings(NamedTuple):
     lease_pass_s: float = 3.0
     expected_run_share: float = 0.5
     expected_run_s: float = 3600.0
+    farther: tuple[float, ...] = ()  # the penalty at level 2, 3, ... of the network (Rule.farther)
+
+    def knowing(self, penalties: Penalties) -> Settings:
+        """With the locality penalties of the job's work; () changes nothing."""
+        return self._replace(locality_penalty=penalties[0], farther=penalties[1:]) if penalties else self
 
 
 def settings_of(config: Config, policy: str = "") -> Settings:

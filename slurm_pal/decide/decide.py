@@ -71,7 +71,9 @@ def decide(
         return Decision(
             "none", f"left to Slurm: the job may get several kinds of GPUs ({kinds}), which scores do not compare"
         )
-    rule = Rule(sensitivity, settings.locality_penalty, settings.barred_slowdown, int(now_s), measured)
+    rule = Rule(
+        sensitivity, settings.locality_penalty, settings.barred_slowdown, int(now_s), measured, settings.farther
+    )  # fmt: skip
     best: tuple[float, Scene, Placement] | None = None
     for group in found:
         for scene in scenes(overview, snapshot, sensitivity, group):
@@ -145,6 +147,8 @@ def _judge(case: Case, alternatives: int) -> Decision:
     chosen = offer_of(scene, case.snapshot, rule, case.placed)
     plain_placed = plain_pick(scene.view, scene.shape, rule)
     plain = offer_of(scene, case.snapshot, rule, plain_placed) if plain_placed else None
+    if plain is not None and 1.0 < chosen.locality < plain.locality:
+        plain = plain._replace(locality=chosen.locality)  # Slurm goes by the network, too, and plain_pick does not
     others = _others(case, alternatives)
     unknown, why = doubts(scene, chosen), _slower_why(case, chosen, plain)
     stage_in_s = case.data.seconds(chosen.nodes) if case.data else 0.0

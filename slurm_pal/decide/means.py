@@ -37,7 +37,10 @@ def pin(case: Case, found: Decision, chosen: Offer) -> Decision:
     others = rows(scene.view, [i for i in range(len(scene.view.names)) if i not in case.placed.nodes])
     there = plain_pick(others, scene.shape, case.rule)
     data_s = saving_s(case, chosen, found.plain)
-    lease_s, why = _lease(case, there.product if there else MEDIAN_SLOWDOWN, chosen.product, data_s=data_s)
+    # On which leaves that would be is not known: of several nodes it is taken to be as near together.
+    apart = there is not None and min(there.locality, chosen.locality) > 1.0
+    elsewhere = there.slowdown * (chosen.locality if apart else there.locality) if there else MEDIAN_SLOWDOWN
+    lease_s, why = _lease(case, elsewhere, chosen.product, data_s=data_s)
     pinned = (*request.req_nodes, *(name for name in chosen.nodes if name not in request.req_nodes))
     # Nothing beside the list: a number of nodes could not be taken back, and sbatch would accept what it refuses.
     return found._replace(

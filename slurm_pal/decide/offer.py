@@ -62,11 +62,10 @@ def offer_of(scene: Scene, snapshot: Snapshot, rule: Rule, placed: Placement) ->
     gpus: list[Gpu] = []
     for node, indexes in zip(placed.nodes, placed.gpus, strict=True):
         gpus += [gpu_of(snapshot, rule, scene.view.names[node], index) for index in indexes]
-    several = len(placed.nodes) + len(scene.fixed) > 1
     slowdown = placed.slowdown
     if is_faulty(slowdown):
         slowdown = max(1.0 if gpu.slowdown is None else gpu.slowdown for gpu in gpus)
-    return Offer(tuple(gpus), slowdown, rule.locality_penalty if several else 1.0)
+    return Offer(tuple(gpus), slowdown, scene.locality(placed, rule))
 
 
 def gpu_of(snapshot: Snapshot, rule: Rule, node: str, index: int) -> Gpu:

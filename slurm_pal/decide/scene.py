@@ -11,8 +11,9 @@ from slurm_pal.base.light import NamedTuple, TypeVar
 from slurm_pal.decide.candidates import Candidates, startable
 from slurm_pal.decide.offers import build_view
 from slurm_pal.decide.request import Request
-from slurm_pal.placement.view import View
+from slurm_pal.placement.view import Placement, Rule, View
 from slurm_pal.slurm.client import Overview
+from slurm_pal.slurm.topology import Topology
 from slurm_pal.store.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -26,6 +27,11 @@ class Scene(NamedTuple):
     shape: GpuShape
     fixed: tuple[str, ...]  # nodes of the user's own list, in addition to the view
     nodes: dict[str, Node]
+    network: Topology = Topology()
+
+    def locality(self, placed: Placement, rule: Rule) -> float:
+        """The locality penalty of a placement, by how far apart its nodes are, the user's own among them."""
+        return rule.locality(self.network.level([*self.fixed, *(self.view.names[row] for row in placed.nodes)]))
 
 
 def scenes(overview: Overview, snapshot: Snapshot, sensitivity: str, candidates: Candidates) -> list[Scene]:
@@ -38,6 +44,8 @@ def scenes(overview: Overview, snapshot: Snapshot, sensitivity: str, candidates:
         return build_view(overview, snapshot, shape, sensitivity, names)
 
     by_name = {node.name: node for node in candidates.nodes}
+    own = any(partition.topology for partition in candidates.partitions)  # another network of topology.yaml
+    network = Topology() if own else overview.network
     if not set(request.req_nodes) <= set(by_name):
         return []
     found = []
@@ -48,7 +56,7 @@ def scenes(overview: Overview, snapshot: Snapshot, sensitivity: str, candidates:
             fitting = sum(len(free) >= shape.per_node for free in seen.free)
             count = max(request.nodes_min, min(request.nodes_max, fitting))
             shape = shape._replace(nodes=count, total=count * shape.per_node)
-        found.append(Scene(candidates, seen, shape, request.req_nodes, by_name))
+        found.append(Scene(candidates, seen, shape, request.req_nodes, by_name, network))
     return found
 
 

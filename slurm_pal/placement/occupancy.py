@@ -206,7 +206,8 @@ class Occupancy:
         nodes, usable = self._partitions[partition], preference.usable
         return preference._replace(usable=lambda node: usable(node) if node in nodes else 0)
 
-    def _permitted(self, shape: GpuShape, partition: str) -> list[int]:
+    def permitted(self, shape: GpuShape, partition: str) -> list[int]:
+        """The nodes with free GPUs for such a job."""
         return [
             node
             for node in range(len(self.names))
@@ -215,7 +216,7 @@ class Occupancy:
         ]
 
     def _place_among(self, partition: str, view: View, policy: str, shape: GpuShape, rule: Rule) -> Placement | None:
-        nodes = self._permitted(shape, partition)
+        nodes = self.permitted(shape, partition)
         if not nodes:
             return None
         some = View(

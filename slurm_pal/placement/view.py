@@ -59,6 +59,13 @@ class Rule(NamedTuple):
     barred_slowdown: float
     seed: int = 0  # for `random` only
     measured: bool = False  # the class was measured, not stated or guessed
+    farther: tuple[float, ...] = ()  # the penalty at level 2, 3, ... of the network; where it ends, as the one before
+
+    def locality(self, level: int) -> float:
+        """The factor on iteration time at a level (Topology.level)."""
+        if level < 2 or not self.farther:
+            return self.locality_penalty if level else 1.0
+        return self.farther[min(level - 2, len(self.farther) - 1)]
 
 
 ALIKE = 1.005

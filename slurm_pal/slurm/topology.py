@@ -39,6 +39,16 @@ class Topology(NamedTuple):
         """The lowest level."""
         return tuple(switch for switch in self.switches if switch.level == 0)
 
+    def level(self, nodes: Sequence[str]) -> int:
+        """How far apart these nodes are. 0: one node; 1: several below one leaf or in one block, or a flat network;
+        2 and more: the lowest switch that holds them all is so many levels above, or none holds them."""
+        if len(nodes) < 2 or not self.switches:
+            return min(1, max(0, len(nodes) - 1))
+        for switch in sorted(self.switches, key=lambda switch: switch.level):
+            if nodes[0] in switch.nodes and {*switch.nodes}.issuperset(nodes):
+                return 1 + switch.level
+        return 2 + max(switch.level for switch in self.switches)
+
     def leaf_of(self) -> dict[str, str]:
         """Node -> its leaf or block."""
         return {node: switch.name for switch in self.leaves for node in switch.nodes}
