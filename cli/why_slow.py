@@ -23,6 +23,7 @@ from slurm_pal.journal.journal import Observation, open_journal
 from slurm_pal.moves import learning
 from slurm_pal.online import collectives, culprit, word
 from slurm_pal.online.culprit import Found
+from slurm_pal.placement import penalties
 from slurm_pal.report import actual, why_slow
 from slurm_pal.report.why_slow import Case, Steps
 from slurm_pal.slurm.backend import connect
@@ -152,4 +153,8 @@ def _observed(
         remarks.append(one_line(error))
         return None, None
     own = [one for one in seen if one.job_id == number]
-    return (own[-1], learning.corrections(seen, snapshot)) if own else (None, None)
+    if not own:
+        return None, None
+    ratios = snapshot.network if snapshot is not None else {}
+    expected = penalties.expected(config.number("placement", "locality_penalty"), ratios)
+    return own[-1], learning.corrections(seen, snapshot, expected=expected, ratios=ratios)

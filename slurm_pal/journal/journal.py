@@ -148,9 +148,16 @@ class Observation(NamedTuple):
     restarts: int
     sensitivity: str
     gpus: tuple[tuple[str, int], ...]  # (node, index)
-    predicted: float  # believed time factor (slowdown x locality) there
+    slowdown: float  # believed of the slowest of them
     step_s: float  # seconds per iteration
     at_s: float
+    level: int = 0  # of the network that its nodes span (Topology.level)
+    locality: float = 1.0  # the penalty that was believed there
+
+    @property
+    def predicted(self) -> float:
+        """The time factor that was believed there."""
+        return self.slowdown * self.locality
 
 
 def _insert(table: str, fields: Iterable[str], verb: str = "INSERT") -> str:

@@ -163,5 +163,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE rates (key TEXT NOT NULL, workers INTEGER NOT NULL, rate REAL NOT NULL, at_s REAL NOT NULL, "
         "PRIMARY KEY (key, workers)) WITHOUT ROWID",
     ),
+    (
+        # The level of the network apart from the GPUs; of rows on several nodes it is not known, a tick makes new ones.
+        "DELETE FROM observations "
+        "WHERE (SELECT count(DISTINCT json_extract(value, '$[0]')) FROM json_each(observations.gpus)) > 1",
+        "ALTER TABLE observations RENAME COLUMN predicted TO slowdown",
+        "ALTER TABLE observations ADD COLUMN level INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE observations ADD COLUMN locality REAL NOT NULL DEFAULT 1",
+    ),
 )
 """Statements that lead from one schema version to the next; the version is their number. Append only."""

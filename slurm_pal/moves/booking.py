@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from slurm_pal.decide.network import together
+from slurm_pal.decide.scene import rows
 from slurm_pal.moves.survey import Survey, Want
 from slurm_pal.moves.worth import Movable, MoveLimits, Planner, Slots, slots
-from slurm_pal.placement.occupancy import Occupancy
+from slurm_pal.placement import place
 from slurm_pal.placement.view import Placement, Rule
 
 
@@ -58,7 +60,7 @@ class Bookings:
     """
 
     def __init__(self, survey: Survey, policy: str, limits: MoveLimits, traffic: Traffic) -> None:
-        self._survey, self._margin, self._traffic = survey, limits.margin, traffic
+        self._survey, self._policy, self._margin, self._traffic = survey, policy, limits.margin, traffic
         self._planner = Planner(survey.occupancy, policy, limits._replace(chained=False))
         self.moves: dict[int, Found] = {}
 
@@ -109,15 +111,30 @@ class Bookings:
 
     def _try(self, way: Way, planned: Mapping[int, tuple[int, int]]) -> Found | None:
         barred = {*way.kept_off, *(node for node in planned if not self._survey.holds(way.want, node, planned))}
-        placed = self._planner.attempt(way.movable, barred)
+        placed = self._planner.attempt(way.movable, barred, lambda placed: self._nearer(way, placed))
         return Found(way, placed) if placed is not None and self._is_gain(way, placed) else None
+
+    def _nearer(self, way: Way, placed: Placement) -> Placement:
+        """The placement on as few leaves of the network as can be, with the locality penalty that it has there."""
+        survey, job = self._survey, way.movable
+        if len(placed.nodes) > 1 and survey.network.switches:
+            kept = survey.occupancy.permitted(job.shape, job.partition)
+            view = rows(survey.occupancy.view(job.rule.sensitivity), kept)
+            here = placed._replace(nodes=tuple(map(kept.index, placed.nodes)))
+            found = together(
+                view, here, job.shape, survey.network, job.rule,
+                lambda some: place(self._policy, some, job.shape, job.rule), way.want.request.segment,
+            )  # fmt: skip
+            if found is not None:
+                placed = found._replace(nodes=tuple(kept[row] for row in found.nodes))
+        return placed._replace(locality=survey.locality(placed.nodes, job.rule))
 
     def _is_gain(self, way: Way, placed: Placement) -> bool:
         """Whether the move pays by belief, too, where the job keeps some GPU: what was measured may be that one's."""
         movable, held = way.movable, dict(way.movable.slots)
         if not any(k in held.get(node, ()) for node, gpus in slots(placed) for k in gpus):
             return True
-        believed = product(self._survey.occupancy, way.want, movable.slots, movable.rule)
+        believed = product(self._survey, way.want, movable.slots, movable.rule)
         gain_s = movable.remaining_s * (min(believed, movable.factor) - placed.product)
         return gain_s > self._margin * movable.cost_s
 
@@ -147,12 +164,12 @@ class Bookings:
         return taken
 
 
-def product(occupancy: Occupancy, want: Want, held: Slots, rule: Rule) -> float:
+def product(survey: Survey, want: Want, held: Slots, rule: Rule) -> float:
     """The believed time factor (slowdown x locality) of a job on these GPUs."""
-    table = occupancy.believed(rule.sensitivity)
+    table = survey.occupancy.believed(rule.sensitivity)
     whole = want.shape.whole_nodes
     slowest = max(max(table[node]) if whole else max(table[node][k] for k in gpus) for node, gpus in held)
-    return slowest * (rule.locality_penalty if len(held) > 1 else 1.0)
+    return slowest * survey.locality([node for node, _ in held], rule)
 
 
 def thin_out(bookings: Bookings) -> dict[int, tuple[Found, int]]:

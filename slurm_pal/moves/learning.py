@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What running jobs teach: their own pace, GPUs that became slow since they were measured, what moves brought.
 
-Pure. A time factor is (slowdown x locality), 1.0 for median GPUs of one node. The `predicted` of
+Pure. A time factor is (slowdown x locality), 1.0 for median GPUs of one node. The `slowdown` of
 an observation comes from the published scores, never from `corrected` ones: else what was
 learnt would hide its own cause, and the next tick would unlearn it.
 """
@@ -12,14 +12,17 @@ import copy
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp, inf, isfinite, isnan, log
-from statistics import fmean, median, median_low
+from math import inf, isfinite, isnan, log
+from statistics import median, median_low
 from typing import NamedTuple
 
 from slurm_pal.base.cluster import Gpu
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, SlurmJob
 from slurm_pal.journal.journal import Move, Observation, Sample
 from slurm_pal.journal.move_states import CARRIED_OUT, MoveOutcome
+from slurm_pal.moves import work_fit
+from slurm_pal.moves.work_fit import Work
+from slurm_pal.placement.penalties import Penalties, completed
 from slurm_pal.store.snapshot import Snapshot, known_class
 
 SHORTEST_S = 2.0
@@ -28,8 +31,6 @@ NEWEST_SHARE = 0.3  # of the newest value in a running mean
 MOST_CHANGE = 2.0  # bounds of one look relative to the mean: clocks jump
 COHERENT = 0.15  # jobs of one name do the same work when half of them agree so well (difference of logarithms)
 OTHER_WORK = 2.0  # a job slower or faster by this factor than others of its name does other work
-STEP_NOISE, SLOPE_SPREAD = 0.05, 0.5  # of the logarithm of a step time; of sensitivities around 1
-MOST_SENSITIVE = 3.0
 CLEAR = 1.05  # up to here a job runs as fast as predicted, and so do its GPUs
 CLEARED_S = 86400.0  # how long that speaks for a GPU
 SLOW, SLOW_SAMPLES, SLOW_JOBS, SLOW_USERS = 1.10, 3.0, 2, 2
@@ -38,6 +39,7 @@ BELIEVED_S = 2 * 86400.0  # how long a report on a GPU counts for jobs of others
 LEAST_VOTES = 3  # below this number of users the prior assumption has a vote, too
 PRIOR_MOVES = 4  # moves that weigh as much as the prior assumption
 ABSURD = 1e7  # bounds of a step, s
+MOST_LEVELS = 16
 LONGEST = 3.0  # times the median: the most that one move counts for
 LEAST_CALIBRATION, MOST_CALIBRATION = 0.25, 1.5
 WORST_OBSERVED = 0.5  # a job that became twice as slow counts in full, one beyond that no more
@@ -106,6 +108,7 @@ class Corrections(NamedTuple):
     sensitivity: dict[str, float]  # key -> exponent on predicted factors; 0: not felt, 1: as predicted
     base_s: dict[str, float]  # key -> step time on median GPUs of one node
     gpus: dict[tuple[Gpu, str], Residual]  # by GPU and sensitivity class
+    penalties: dict[str, Penalties] = {}  # key -> locality penalties, where step times show that of some level
 
     @property
     def exposed(self) -> tuple[tuple[Gpu, float], ...]:
@@ -117,21 +120,15 @@ class Corrections(NamedTuple):
         return tuple(sorted(most.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def felt(predicted: float, sensitivity: float) -> float:
-    """The time factor that jobs of a key feel where `predicted` is believed."""
-    return float(predicted**sensitivity)
-
-
 class _Group(NamedTuple):
     """Observations of jobs that do the same work."""
 
     seen: tuple[Observation, ...]
-    base_s: float
-    sensitivity: float
+    work: Work
 
     def ratio(self, one: Observation) -> float:
         """Observed over predicted time; the prediction is as this work feels it."""
-        return one.step_s / self.base_s / felt(one.predicted, self.sensitivity)
+        return one.step_s / self.work.predicted_s(one)
 
     @property
     def coherent(self) -> bool:
@@ -143,6 +140,8 @@ def corrections(
     snapshot: Snapshot | None = None,
     users: int = SLOW_USERS,
     since_s: float = -inf,
+    expected: Penalties = (1.0,),
+    ratios: Mapping[int, float] = {},
 ) -> Corrections:
     """Learn by comparing jobs of one key on GPUs of one model. Pure.
 
@@ -150,32 +149,50 @@ def corrections(
     has them; so are those before `since_s`. A GPU became slow only when this number of `users`
     (first word of the key) and half of all users who reported on it found it so, each by the mean of
     their own jobs: a job can report anything, and nobody may keep others off a good GPU. `users` is 1
-    for a user who steers only their own jobs.
+    for a user who steers only their own jobs. `expected` and `ratios` are what is known of locality penalties
+    (placement/penalties.py).
     """
-    sound = [one for one in observations if 1 / ABSURD < one.step_s < ABSURD and 1 / ABSURD < one.predicted < ABSURD]
+    sound = [
+        one for one in observations
+        if 1 / ABSURD < one.step_s < ABSURD and 1 / ABSURD < one.slowdown < ABSURD and 0 <= one.level < MOST_LEVELS
+    ]  # fmt: skip
     several = snapshot is not None and len(set(snapshot.columns["model"])) > 1
     by_key: dict[str, list[Observation]] = defaultdict(list)
     alike: dict[tuple[str, frozenset[int]], list[Observation]] = defaultdict(list)
     for one in sorted(sound, key=lambda one: (one.at_s, one.job_id, one.restarts)):
         by_key[one.key].append(one)
         alike[one.key, _models(one, snapshot) if several else frozenset()].append(one)
-    groups = [group for seen in alike.values() for group in _groups(seen)]
+    groups = [group for seen in alike.values() for group in _groups(seen, expected)]
     jobs: dict[int, float] = {}
-    ratios: list[tuple[Observation, float]] = []
+    votes: list[tuple[Observation, float]] = []
     for group in groups:
         for one in group.seen:
             ratio = group.ratio(one)
             if 1 / OTHER_WORK < ratio < OTHER_WORK:
-                jobs[one.job_id] = one.step_s / group.base_s
-                ratios.append((one, ratio))
+                jobs[one.job_id] = one.step_s / group.work.base_s
+                votes.append((one, ratio))
     whole = {group.seen[0].key: group for group in groups if len(by_key[group.seen[0].key]) == len(group.seen)}
-    ratios.sort(key=lambda pair: pair[0].at_s)
+    votes.sort(key=lambda pair: pair[0].at_s)
+    levels = {key: work_fit.known(group.work, group.seen) for key, group in whole.items()}
     return Corrections(
         jobs,
-        {key: group.sensitivity for key, group in whole.items()},
-        {key: group.base_s for key, group in whole.items()},
-        _residuals(ratios, snapshot, users, since_s),
+        {key: group.work.sensitivity for key, group in whole.items()},
+        {key: group.work.base_s for key, group in whole.items()},
+        _residuals(votes, snapshot, users, since_s),
+        {key: completed(known, ratios, expected) for key, known in levels.items() if known},
     )
+
+
+def key_of(user: str, name: str, gpus: int, sensitivity: str) -> str:
+    """The key of jobs that should take the same time per step."""
+    return f"{user} {name} {gpus} {sensitivity}"
+
+
+def work_of(key: str) -> tuple[str, str, int]:
+    """(user, job name, GPUs) of a key; a job name may hold blanks."""
+    user, _, rest = key.partition(" ")
+    name, gpus, _ = rest.rsplit(" ", 2)
+    return user, name, int(gpus)
 
 
 def _models(one: Observation, snapshot: Snapshot | None) -> frozenset[int]:
@@ -184,35 +201,21 @@ def _models(one: Observation, snapshot: Snapshot | None) -> frozenset[int]:
     return frozenset(int(snapshot.columns["model"][row]) for row in rows if row is not None and snapshot is not None)
 
 
-def _groups(seen: Sequence[Observation]) -> list[_Group]:
+def _groups(seen: Sequence[Observation], expected: Penalties) -> list[_Group]:
     """The observations of one key as one group, or job by job where jobs of one name do different work.
 
     One observation alone shows nothing, nor does a job that contradicts itself.
     """
     if len(seen) < 2:
         return []
-    group = _fitted(seen)
+    group = _Group(tuple(seen), work_fit.fitted(seen, expected))
     if group.coherent:
         return [group]
     by_job: dict[int, list[Observation]] = defaultdict(list)
     for one in seen:
         by_job[one.job_id].append(one)
-    return [group for own in by_job.values() if 1 < len(own) < len(seen) and (group := _fitted(own)).coherent]
-
-
-def _fitted(seen: Sequence[Observation]) -> _Group:
-    """Base step time and sensitivity of these observations.
-
-    The sensitivity is the slope of log step over log predicted, a ridge regression towards 1:
-    few observations, or predictions that hardly differ, leave it there.
-    """
-    xs, ys = [log(one.predicted) for one in seen], [log(one.step_s) for one in seen]
-    x_mean, y_mean = fmean(xs), fmean(ys)
-    doubt = (STEP_NOISE / SLOPE_SPREAD) ** 2
-    together = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
-    slope = (together + doubt) / (sum((x - x_mean) ** 2 for x in xs) + doubt)
-    slope = min(max(slope, 0.0), MOST_SENSITIVE)
-    return _Group(tuple(seen), median(exp(y - slope * x) for x, y in zip(xs, ys, strict=True)), slope)
+    alone = [_Group(tuple(own), work_fit.fitted(own, expected)) for own in by_job.values() if 1 < len(own) < len(seen)]
+    return [group for group in alone if group.coherent]
 
 
 def _residuals(
@@ -303,11 +306,10 @@ def _measured_s(snapshot: Snapshot | None, gpu: Gpu) -> float:
     return float(snapshot.columns["measured_s"][row]) if snapshot is not None and row is not None else 0.0
 
 
-def believed(snapshot: Snapshot, sensitivity: str, gpus: Mapping[str, Iterable[int]], locality_penalty: float) -> float:
-    """The time factor of these GPUs: that of the slowest, times the locality penalty on several nodes."""
+def slowest(snapshot: Snapshot, sensitivity: str, gpus: Mapping[str, Iterable[int]]) -> float:
+    """The slowdown of the slowest of these GPUs; 1.0 where it is not known."""
     known = (snapshot.slowdown(sensitivity, node, index) for node, indexes in gpus.items() for index in indexes)
-    slowest = max((1.0 if value is None else value for value in known), default=1.0)
-    return slowest * (locality_penalty if len(gpus) > 1 else 1.0)
+    return max((1.0 if value is None else value for value in known), default=1.0)
 
 
 def corrected(snapshot: Snapshot, learnt: Corrections, most: float = inf) -> Snapshot:

@@ -19,9 +19,10 @@ from slurm_pal.decide.request import Request
 from slurm_pal.journal import journal
 from slurm_pal.journal.move_states import MoveStep
 from slurm_pal.moves.booking import Bookings, Found, Traffic, Way, thin_out
-from slurm_pal.moves.learning import believed
+from slurm_pal.moves.learning import slowest
 from slurm_pal.moves.survey import Survey, Want
 from slurm_pal.moves.worth import Movable, MoveLimits, Slots, expected_left_s, slots, stated_limit_s
+from slurm_pal.placement.penalties import Penalties
 from slurm_pal.placement.view import Rule
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
@@ -54,13 +55,14 @@ class Running(NamedTuple):
     elsewhere: tuple[Elsewhere, ...] = ()
     measured: bool = False  # its class was measured, not stated or guessed
     slowest: float = 1.0  # its throughput in the slowest of them, for which its time limit is, over that here
+    locality: Penalties = ()  # of its work, as far as known
 
 
 class MoveTerms(NamedTuple):
     """When a move is worth its cost, and how many moves are. Times in s."""
 
     policy: str
-    locality_penalty: float
+    locality: Penalties  # of work of which nothing else is known
     barred_slowdown: float
     margin: float  # gain over cost
     minimum_s: float  # the least time a job has run where it is
@@ -225,11 +227,12 @@ class _Planning:
     def _way(self, want: Want, partition: str, as_if: Running | None = None) -> Way:
         one, held = as_if or self._running[want.job.job_id], self._survey.held(want.job)
         terms = self._terms
-        rule = Rule(one.sensitivity, terms.locality_penalty, terms.barred_slowdown, measured=one.measured)
+        nearest, *farther = one.locality or terms.locality
+        rule = Rule(one.sensitivity, nearest, terms.barred_slowdown, measured=one.measured, farther=tuple(farther))
         here = self._believed(want, rule)
         factor = one.factor or here
         # Evidence from the job itself that its GPUs are outliers, whatever is believed of them.
-        bar = rule.barred_slowdown * (rule.locality_penalty if len(held) > 1 else 1.0)
+        bar = rule.barred_slowdown * self._survey.locality([node for node, _ in held], rule)
         slow = factor > max(here, bar)
         movable = Movable(
             job_id=str(want.job.job_id), shape=want.shape, rule=rule, partition=partition, slots=held, factor=factor,
@@ -256,7 +259,8 @@ class _Planning:
         """The time factor (slowdown x locality) of the GPUs that it holds; on whole nodes all of them count."""
         whole = want.shape.whole_nodes
         gpus = {name: range(self._survey.count(name)) if whole else held for name, held in want.job.gpus.items()}
-        return believed(self._here, rule.sensitivity, gpus, rule.locality_penalty)
+        here = [self._survey.position[name] for name in gpus]
+        return slowest(self._here, rule.sensitivity, gpus) * self._survey.locality(here, rule)
 
     def _calibration(self, one: Running) -> float:
         return self._terms.calibrations.get(one.job.user, self._terms.calibration)

@@ -18,6 +18,7 @@ from slurm_pal.decide.offers import build_view, claimed_gpus, free_indexes, used
 from slurm_pal.decide.request import Request
 from slurm_pal.moves.worth import Slots
 from slurm_pal.placement.occupancy import Occupancy
+from slurm_pal.placement.view import Rule
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 
@@ -60,7 +61,7 @@ class Survey:
     """The free GPUs of a cluster, and a partition for each of `wants` in `places`."""
 
     def __init__(self, overview: Overview, snapshot: Snapshot, wants: Sequence[Want]) -> None:
-        self._overview = overview
+        self._overview, self.network = overview, overview.network
         self._nodes = overview.nodes
         self.position = {node.name: number for number, node in enumerate(overview.nodes)}
         self._holders = Counter(
@@ -78,6 +79,10 @@ class Survey:
     def held(self, job: SlurmJob) -> Slots:
         """The GPUs of a running job, in Slurm's order of nodes."""
         return tuple(sorted((self.position[name], tuple(sorted(indexes))) for name, indexes in job.gpus.items()))
+
+    def locality(self, nodes: Sequence[int], rule: Rule) -> float:
+        """The locality penalty of a job on these nodes."""
+        return rule.locality(self.network.level([self._nodes[node].name for node in nodes]))
 
     def holds(self, want: Want, node: int, planned: Mapping[int, tuple[int, int]]) -> bool:
         """Whether CPUs and memory of a node suffice once its own share there is free and `planned` is taken."""

@@ -8,7 +8,7 @@ free, which loses on a real Slurm (docs/placement.md): here a move must gain mor
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from slurm_pal.base.jobs import GpuShape, SlurmJob
@@ -62,8 +62,13 @@ class Planner:
         self.reach = Reach(occupancy, policy)
         self._booked: dict[str, tuple[Movable, Placement]] = {}
 
-    def attempt(self, job: Movable, barred: Collection[int] = ()) -> Placement | None:
-        """Where the job would go, its own GPUs given back, if that pays. It may not use the nodes `barred`."""
+    def attempt(
+        self, job: Movable, barred: Collection[int] = (), nearer: Callable[[Placement], Placement] | None = None
+    ) -> Placement | None:
+        """Where the job would go, its own GPUs given back, if that pays. It may not use the nodes `barred`.
+
+        `nearer` brings the rule's choice nearer together, by what is free on the occupancy then.
+        """
         least = self.reach.least_product(job.shape, job.rule, job.partition, job.slots) if not barred else 0.0
         if not _pays(job, least, self._limits):
             return None
@@ -72,6 +77,7 @@ class Planner:
         for node in closed:
             self._occupancy.set_down(node, True)
         placed = self._occupancy.place(self._policy, job.shape, job.rule, job.partition)
+        placed = nearer(placed) if nearer is not None and placed is not None else placed
         for node in closed:
             self._occupancy.set_down(node, False)
         self._occupancy.take(job.slots)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from slurm_pal.allocation.throughputs import ANY, HALF_LIFE_S, PROGRESS, Entry, ThroughputKey
 from slurm_pal.base.cluster import Node
 from slurm_pal.journal.journal import Observation
-from slurm_pal.moves.learning import ABSURD
+from slurm_pal.moves.learning import ABSURD, work_of
 
 RUN_SPREAD, SPREAD_RUNS = 0.15, 2.0
 """Scatter of the runs of one application (of the logarithm) before some are known; weighs as much as this many runs."""
@@ -109,7 +109,7 @@ def _runs(
     runs: dict[ThroughputKey, list[_Run]] = defaultdict(list)
     unused: Counter[str] = Counter()
     for one in observations:
-        user, name = _names(one.key)
+        user, name, _ = work_of(one.key)
         kinds = {types.get(node, "") for node, _ in one.gpus}
         if not (1 / ABSURD < one.step_s < ABSURD and 1 / ABSURD < one.predicted < ABSURD):
             unused[NO_STEP] += 1
@@ -122,12 +122,6 @@ def _runs(
             run = _Run(user, log(one.predicted / one.step_s), age_s, 2.0 ** -min(age_s / half_life_s, 100.0))
             runs[ThroughputKey(application(user, name, known), len(one.gpus), kinds.pop())].append(run)
     return runs, unused
-
-
-def _names(key: str) -> tuple[str, str]:
-    """(user, job name) of "user job-name gpus class"; a job name may hold blanks."""
-    user, _, rest = key.partition(" ")
-    return user, rest.rsplit(" ", 2)[0]
 
 
 def _entry(runs: Sequence[_Run]) -> Entry:

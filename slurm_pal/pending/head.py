@@ -159,7 +159,7 @@ class _Head:
 
     def __init__(self, overview: Overview, snapshot: Snapshot, one: Waiting, wait: Wait, now_s: float) -> None:
         self._overview, self._snapshot, self._one, self._wait, self._now_s = overview, snapshot, one, wait, now_s
-        self._settings = wait.settings._replace(lease_max_s=wait.longest_s)
+        self._settings = wait.settings._replace(lease_max_s=wait.longest_s).knowing(one.locality)
 
     def wish(self, kept: Set[str]) -> Wish | None:
         """Its fence; why it gets none, where only GPUs too slow for it are free; None else."""

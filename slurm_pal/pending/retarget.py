@@ -34,6 +34,7 @@ from slurm_pal.decide.request import Request
 from slurm_pal.pending.turns import Turns
 from slurm_pal.placement.faulty import is_faulty, worst_wanted
 from slurm_pal.placement.patience import WAIT_SHARE, hoped, patience_s
+from slurm_pal.placement.penalties import Penalties
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
 from slurm_pal.store.snapshot import Snapshot
@@ -53,6 +54,7 @@ class Waiting(NamedTuple):
     sensitivity: str
     waited_s: float  # how long it could have started, but for our list
     measured: bool = False  # its class was measured, not stated or guessed
+    locality: Penalties = ()  # of its work, as far as known
 
 
 class Slow(NamedTuple):
@@ -206,7 +208,8 @@ class _Round:
         self._prospects = _Prospects(overview, snapshot, settings, levers)
         self._snapshot, self._jobs = snapshot, overview.jobs
         self._ends: dict[str, float] | None = None
-        self._decided: dict[tuple[Request, str, bool], Decision] = {}  # since a claim was last made or given up
+        # Since a claim was last made or given up.
+        self._decided: dict[tuple[Request, str, bool, Penalties], Decision] = {}
 
     def wish(self, one: Waiting) -> Wish | None:
         """What to do about one job; None for one that is not ours."""
@@ -235,7 +238,7 @@ class _Round:
             return self._leave(one, lease, "on how many nodes it will start is open")
         if decided.action == "nodelist":
             return self._name(one, lease, decided)
-        never, chosen = self._prospects.never_well(one.request, one.sensitivity), decided.chosen
+        never, chosen = self._prospects.never_well(one), decided.chosen
         if decided.action == "exclude":
             if not (self._levers.avoid if chosen is not None and chosen.faulty else self._levers.fit):
                 return self._leave(one, lease, "left to Slurm: this lever is off (rebalance.fit, rebalance.avoid)")
@@ -257,11 +260,11 @@ class _Round:
 
     def _decide(self, one: Waiting) -> Decision:
         """palsub's decision, as if the job were submitted now without a list of ours."""
-        key = one.request, one.sensitivity, one.measured
+        key = one.request, one.sensitivity, one.measured, one.locality
         own = self._free.claims(one.job.job_id) or one.job.job_id in self._fences
         if key not in self._decided or own:
             overview = self._free.overview(one.job.job_id)
-            settings, now_s = self._settings, self._now_s
+            settings, now_s = self._settings.knowing(one.locality), self._now_s
             found = decide(
                 one.request, overview, self._snapshot, one.sensitivity, settings, "daemon", now_s, 0, one.measured,
                 self._ends_per_s,
@@ -450,23 +453,23 @@ class _Prospects:
     def __init__(self, overview: Overview, snapshot: Snapshot, settings: Settings, levers: Levers) -> None:
         self._overview, self._snapshot, self._settings, self._levers = overview, snapshot, settings, levers
         self._slowdown: dict[str, dict[str, list[float]]] = {}  # class -> node -> of each GPU
-        self._known: dict[tuple[Request, str], Slow] = {}
+        self._known: dict[tuple[Request, str, float], Slow] = {}
         self._open: dict[Request, frozenset[str]] = {}
 
-    def never_well(self, request: Request, sensitivity: str) -> Slow:
+    def never_well(self, one: Waiting) -> Slow:
         """The nodes with GPUs enough for the job, but too few that are not barred, where others could hold it; of those
         only what a lever keeps it off."""
-        key = request, sensitivity
+        key = one.request, one.sensitivity, self._settings.knowing(one.locality).locality_penalty
         if key not in self._known:
-            self._known[key] = self._never_well(request, sensitivity)
+            self._known[key] = self._never_well(*key)
         return self._known[key]
 
-    def _never_well(self, request: Request, sensitivity: str) -> Slow:
+    def _never_well(self, request: Request, sensitivity: str, penalty: float) -> Slow:
         nothing, shape, found = Slow((), 0.0), request.shape, candidates(request, self._overview)
         if shape is None or isinstance(found, str) or len(found) != 1:
             return nothing
         if request.spreads and shape.total > max(map(_size, found[0].nodes), default=0):
-            return self._never_well_spread(request, sensitivity, found[0])
+            return self._never_well_spread(request, sensitivity, penalty, found[0])
         count, several = shape.per_node or shape.total, (shape.nodes or 1) > 1
         if several and shape.per_node is None:  # how many GPUs Slurm gives on which node is open
             return nothing
@@ -484,13 +487,12 @@ class _Prospects:
         slow = self._wanted(slow)
         if not slow or len(could_hold(others, request, tasks, count)) < (shape.nodes or 1):
             return nothing
-        penalty = self._settings.locality_penalty
         locality = penalty if several else 1.0
         open_nodes = shape.per_node is None and request.nodes_max != 1
         median = hoped(shape._replace(nodes=None) if open_nodes else shape, locality, penalty)
         return self._slow(slow, locality, median, request, found[0])
 
-    def _never_well_spread(self, request: Request, sensitivity: str, group: Candidates) -> Slow:
+    def _never_well_spread(self, request: Request, sensitivity: str, penalty: float, group: Candidates) -> Slow:
         """The same for more GPUs than a node has: Slurm gives it nearly all of each node that it starts on."""
         shape, bar = request.shape, worst_wanted(sensitivity, self._settings.barred_slowdown)
         assert shape is not None
@@ -506,7 +508,6 @@ class _Prospects:
         most = sum(sorted(room, reverse=True)[: request.nodes_max])
         if not slow or most < shape.total or len(room) < request.nodes_min:
             return Slow((), 0.0)
-        penalty = self._settings.locality_penalty
         return self._slow(slow, penalty, hoped(shape, penalty, penalty), request, group)
 
     def _wanted(self, slow: Mapping[str, float]) -> dict[str, float]:

@@ -31,6 +31,8 @@ from slurm_pal.partitions.sharing import Shared
 from slurm_pal.pending import head
 from slurm_pal.pending.demand import wanted
 from slurm_pal.pending.retarget import Levers, Waiting, Wish, WishAction, retarget
+from slurm_pal.placement import penalties
+from slurm_pal.placement.penalties import Penalties
 from slurm_pal.slurm import releases
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.topology import BLOCK
@@ -58,6 +60,7 @@ class Decided(NamedTuple):
     exposed: tuple[tuple[Gpu, float], ...] = ()  # GPUs that became slow since they were measured, and how slow
     calibration: float = 1.0  # observed gains over predicted ones
     trouble: str = ""  # why partitions could not be shared out
+    penalties: Mapping[str, Penalties] = {}  # key of work -> its locality penalties, as its steps show them
 
     @property
     def staying(self) -> tuple[Passed, ...]:
@@ -105,21 +108,24 @@ class Decider:
         Raises DataError when there are no scores, or the journal cannot be used.
         """
         published = self._published()
-        penalty = self._config.number("placement", "locality_penalty")
+        expected = penalties.expected(self._config.number("placement", "locality_penalty"), published.network)
         mine = [job for job in overview.jobs if not self._only_user or job.user == self._only_user]
-        paces, learnt = pace.look(mine, published, self._journal, self.terms, penalty, now_s, bool(self._only_user))
+        paces, learnt = pace.look(
+            mine, published, self._journal, self.terms, overview.network, expected, now_s, bool(self._only_user)
+        )  # fmt: skip
         heard = learning.corrected(published, learnt)
         scores = heard if self._only_user else self._bounded(published, learnt)
         moves = self._journal.moves(now_s - MEMORY_S)
         open_moves = self._journal.open_moves()
         depth = int(self._number("depth"))
-        jobs = steered(overview, self._memory(moves, open_moves, paces), self.terms, self._only_user, depth)
+        memory = self._memory(moves, open_moves, paces, learnt.penalties)
+        jobs = steered(overview, memory, self.terms, self._only_user, depth)
         shared, running, trouble = self._shared(overview, scores, jobs, moves, now_s, interval_s)
         wishes, waiting, overview = list(shared.wishes), shared.waiting, shared.overview
         fences = self._journal.leases(Sort.FENCES)
-        wishes += self._fences(overview, scores, waiting, fences, now_s, interval_s)
+        wishes += self._fences(overview, scores, waiting, fences, now_s, interval_s, expected)
         if self._config.flag("rebalance", "retarget"):
-            leases, settings = self._journal.leases(), settings_of(self._config)
+            leases, settings = self._journal.leases(), settings_of(self._config).knowing(expected)
             stand = head.standing(fences, wishes)
             ended = self._journal.last_ended([one.job.job_id for one in waiting], LeaseKind.FENCE)
             impatient = head.impatient([*ended.values(), *fences.values()], waiting, now_s)
@@ -128,7 +134,7 @@ class Decider:
         calibration = learning.calibration(moves)
         planned = None
         if self._config.flag("rebalance", "moves"):
-            terms = self._move_terms(moves, [move for move in open_moves if not move.owners], now_s)
+            terms = self._move_terms(moves, [move for move in open_moves if not move.owners], now_s, expected)
             if self.terms.gather:
                 waits = wanted(overview, wishes, frozenset(move.job_id for move in open_moves))
                 terms = terms._replace(wanted=waits)
@@ -137,17 +143,19 @@ class Decider:
             planned = plan(claimed(overview, wishes), heard, running, terms, now_s, here)
             planned = planned._replace(passed=(*planned.passed, *still))
             planned = near_together(planned, overview)
-        return Decided(jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration, trouble)
+        return Decided(
+            jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration, trouble, learnt.penalties
+        )  # fmt: skip
 
     def _fences(
         self, overview: Overview, scores: Snapshot, waiting: Sequence[Waiting], fences: Mapping[int, TickLease],
-        now_s: float, interval_s: float,
+        now_s: float, interval_s: float, expected: Penalties,
     ) -> list[Wish]:  # fmt: skip
         """Wishes about fences, behind which the first job of a queue waits."""
         flags = all(self._config.flag("rebalance", name) for name in ("wait", "retarget"))
         if not flags or WAIT not in self._role.may:
             return head.cleared(fences, "no job waits behind a fence any more")
-        wait = head.Wait(settings_of(self._config), self._number("wait_max_s"), interval_s)
+        wait = head.Wait(settings_of(self._config).knowing(expected), self._number("wait_max_s"), interval_s)
         return head.plan(overview, scores, waiting, fences, wait, now_s)
 
     @property
@@ -216,7 +224,9 @@ class Decider:
     def _number(self, name: str) -> float:
         return self._config.number("rebalance", name)
 
-    def _memory(self, moves: list[Move], open_moves: list[Move], paces: dict[int, Pace]) -> Memory:
+    def _memory(
+        self, moves: list[Move], open_moves: list[Move], paces: dict[int, Pace], learnt: Mapping[str, Penalties]
+    ) -> Memory:
         by_job: dict[int, list[Move]] = defaultdict(list)
         for move in moves:
             by_job[move.job_id].append(move)
@@ -227,9 +237,12 @@ class Decider:
             moves={job_id: tuple(found) for job_id, found in by_job.items()},
             moving=frozenset(move.job_id for move in open_moves),
             paces=paces,
+            penalties=learnt,
         )
 
-    def _move_terms(self, moves: list[Move], open_moves: list[Move], now_s: float) -> MoveTerms:
+    def _move_terms(
+        self, moves: list[Move], open_moves: list[Move], now_s: float, expected: Penalties
+    ) -> MoveTerms:  # fmt: skip
         in_flight: dict[str, int] = defaultdict(int)
         for move in open_moves:
             in_flight[move.user] += 1
@@ -239,7 +252,7 @@ class Decider:
         costs_s, calibrations = learning.move_costs_s(steps, default_s), learning.calibrations(moves)
         return MoveTerms(
             policy=settings.policy,
-            locality_penalty=settings.locality_penalty,
+            locality=expected,
             barred_slowdown=settings.barred_slowdown,
             margin=self._number("margin"),
             minimum_s=self._number("minimum_s"),

@@ -15,6 +15,8 @@ from slurm_pal.journal.journal import Journal, Observation, Sample
 from slurm_pal.journal.move_states import CARRIED_OUT
 from slurm_pal.moves import learning
 from slurm_pal.moves.learning import Corrections
+from slurm_pal.placement.penalties import Penalties, at
+from slurm_pal.slurm.topology import Topology
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.tick.steered import Pace
 
@@ -27,14 +29,16 @@ def look(
     snapshot: Snapshot,
     journal: Journal,
     terms: MoveSettings,
-    locality_penalty: float,
+    network: Topology,
+    expected: Penalties,
     now_s: float,
     alone: bool = False,
 ) -> tuple[dict[int, Pace], Corrections]:
     """What each job says of its pace, and what that says of the GPUs; both journalled where that can be.
 
     A GPU is believed slower than measured once jobs of several users found it so lately; where a user steers
-    `alone`, only their own jobs, one is enough.
+    `alone`, only their own jobs, one is enough. `expected` are the locality penalties of work of which nothing else is
+    known.
 
     Raises DataError when the journal cannot be read.
     """
@@ -51,7 +55,9 @@ def look(
         known = earlier.get((job.job_id, job.restarts))
         if step_s is not None:
             sensitivity = facts_of(job, terms).sensitivity
-            known = _observation(job, sensitivity, snapshot, locality_penalty, known, step_s, now_s)
+            level = network.level(job.nodes)
+            step_s = learning.smoothed(known.step_s if known else None, step_s)
+            known = _observation(job, sensitivity, snapshot, level, at(expected, level), step_s, now_s)
             earlier[job.job_id, job.restarts] = known
             fresh.append(known)
         sample = learning.sample(said, job)
@@ -61,19 +67,19 @@ def look(
             steps[job.job_id] = said, known
     _remember(journal, fresh, samples, _brought(journal, earlier, now_s))
     users, since_s = (1, 0.0) if alone else (learning.SLOW_USERS, now_s - learning.BELIEVED_S)
-    found = learning.corrections(earlier.values(), snapshot, users, since_s)
-    return {job_id: _pace(job_id, *seen, found) for job_id, seen in steps.items()}, found
+    found = learning.corrections(earlier.values(), snapshot, users, since_s, expected, snapshot.network)
+    return {job_id: _pace(job_id, *seen, found, expected) for job_id, seen in steps.items()}, found
 
 
 def _observation(
-    job: SlurmJob, sensitivity: str, snapshot: Snapshot, penalty: float, before: Observation | None, step_s: float,
-    now_s: float,
-) -> Observation:  # fmt: skip
+    job: SlurmJob, sensitivity: str, snapshot: Snapshot, level: int, locality: float, step_s: float, now_s: float
+) -> Observation:
     gpus = tuple((node, index) for node, indexes in job.gpus.items() for index in indexes)
-    key = f"{job.user} {job.name} {len(gpus)} {sensitivity}"
-    smooth_s = learning.smoothed(before.step_s if before else None, step_s)
-    predicted = learning.believed(snapshot, sensitivity, job.gpus, penalty)
-    return Observation(key, job.job_id, job.restarts, sensitivity, gpus, predicted, smooth_s, now_s)
+    key = learning.key_of(job.user, job.name, len(gpus), sensitivity)
+    slowdown = learning.slowest(snapshot, sensitivity, job.gpus)
+    return Observation(
+        key, job.job_id, job.restarts, sensitivity, gpus, slowdown, step_s, now_s, level, locality
+    )  # fmt: skip
 
 
 def _remember(
@@ -101,6 +107,7 @@ def _brought(journal: Journal, seen: Mapping[tuple[int, int], Observation], now_
     return found
 
 
-def _pace(job_id: int, said: dict[str, str], seen: Observation, found: Corrections) -> Pace:
+def _pace(job_id: int, said: dict[str, str], seen: Observation, found: Corrections, expected: Penalties) -> Pace:
     remaining_s = learning.remaining_s(said, seen.step_s)
-    return Pace(seen.step_s, remaining_s, found.jobs.get(job_id), found.sensitivity.get(seen.key, 1.0))
+    locality = at(found.penalties.get(seen.key, expected), seen.level)
+    return Pace(seen.step_s, remaining_s, found.jobs.get(job_id), found.sensitivity.get(seen.key, 1.0), locality)

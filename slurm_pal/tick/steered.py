@@ -17,9 +17,11 @@ from slurm_pal.decide.lease import TickLease
 from slurm_pal.decide.request import NO_GPU_WORDS, Request, for_class
 from slurm_pal.journal.journal import Move
 from slurm_pal.journal.move_states import REQUEUED, MoveOutcome
+from slurm_pal.moves.learning import key_of
 from slurm_pal.moves.planning import Passed, Running
 from slurm_pal.moves.steps import no_checkpoint
 from slurm_pal.pending.retarget import Waiting
+from slurm_pal.placement.penalties import Penalties
 from slurm_pal.slurm.client import Overview
 
 FELT_AT_LEAST = 0.3
@@ -32,7 +34,8 @@ class Pace(NamedTuple):
     step_s: float  # seconds per iteration here
     remaining_s: float | None  # at this pace; None where it does not state its length
     factor: float | None  # its time factor here by its own steps; None where there is nothing to compare with
-    felt: float = 1.0  # exponent on believed factors: how much of them this work feels
+    felt: float = 1.0  # exponent on believed slowdowns: how much of them this work feels
+    locality: float = 1.0  # the part of its time factor that is due to the network
 
 
 class Memory(NamedTuple):
@@ -44,6 +47,11 @@ class Memory(NamedTuple):
     moves: Mapping[int, tuple[Move, ...]]  # job -> its moves, newest last
     moving: frozenset[int]  # jobs of moves under way
     paces: Mapping[int, Pace]
+    penalties: Mapping[str, Penalties] = {}  # key of jobs that do the same work -> its locality penalties
+
+    def locality(self, job: SlurmJob, gpus: int, sensitivity: str) -> Penalties:
+        """The locality penalties of the job's work; () where nothing is known of it."""
+        return self.penalties.get(key_of(job.user, job.name, gpus, sensitivity), ())
 
 
 class Steered(NamedTuple):
@@ -115,8 +123,9 @@ def _no_gpu_words(job: SlurmJob, facts: Facts, memory: Memory) -> str:
 
 
 def _waiting(job: SlurmJob, facts: Facts, memory: Memory, gather: bool) -> Waiting:
-    waited_s = memory.waited.get(job.job_id, 0.0)
-    return Waiting(job, _for_class(job, facts, memory, gather), facts.sensitivity, waited_s, facts.measured)
+    waited_s, request = memory.waited.get(job.job_id, 0.0), _for_class(job, facts, memory, gather)
+    locality = memory.locality(job, request.shape.total if request.shape else 0, facts.sensitivity)
+    return Waiting(job, request, facts.sensitivity, waited_s, facts.measured, locality)
 
 
 def _running(job: SlurmJob, facts: Facts, memory: Memory, gather: bool) -> Running:
@@ -138,15 +147,16 @@ def _running(job: SlurmJob, facts: Facts, memory: Memory, gather: bool) -> Runni
         remaining_s=remaining_s,
         factor=factor,
         stated_s=pace.remaining_s if pace is not None else None,
+        locality=memory.locality(job, sum(map(len, job.gpus.values())), facts.sensitivity),
     )
 
 
 def _by_its_pace(sensitivity: str, pace: Pace | None) -> tuple[str, float | None, float | None]:
     """Class, remaining time and time factor as the planner is to take them.
 
-    The planner weighs believed factors at their full size. Work that feels only a part of
+    The planner weighs believed slowdowns at their full size. Work that feels only a part of
     them (`felt`) gets its factor at full size and a remaining time scaled so that the gain is
-    right; work that feels hardly anything counts as class C.
+    right; work that feels hardly anything counts as class C. What the network adds is felt in full.
     """
     if pace is None:
         return sensitivity, None, None
@@ -154,6 +164,6 @@ def _by_its_pace(sensitivity: str, pace: Pace | None) -> tuple[str, float | None
         return "C", pace.remaining_s, None
     if pace.factor is None:
         return sensitivity, pace.remaining_s, None
-    full = pace.factor ** (1.0 / pace.felt)
+    full = (pace.factor / pace.locality) ** (1.0 / pace.felt) * pace.locality
     remaining_s = None if pace.remaining_s is None else pace.remaining_s * pace.felt * full / pace.factor
     return sensitivity, remaining_s, full

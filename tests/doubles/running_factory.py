@@ -22,7 +22,7 @@ from .slurm_pairs import shown
 NOW_S = 1_700_000_000.0
 HOUR_S = 3600.0
 TERMS = MoveTerms(
-    policy="class-fit", locality_penalty=1.7, barred_slowdown=1.05, margin=1.5, minimum_s=600.0, end_guard_s=900.0,
+    policy="class-fit", locality=(1.7,), barred_slowdown=1.05, margin=1.5, minimum_s=600.0, end_guard_s=900.0,
     per_tick=4, per_job=5, per_user=2, move_cost_s=60.0, expected_run_share=0.5, expected_run_s=HOUR_S,
     calibration=1.0, in_flight={},
 )  # fmt: skip

@@ -70,7 +70,7 @@ MOVES = st.tuples(
 LEASES = st.builds(TickLease, numbers, st.sampled_from([*LeaseKind][:3]), texts, texts, floats, floats, numbers, texts)
 OBSERVATIONS = st.builds(
     Observation, texts, numbers, numbers, texts, st.lists(st.tuples(texts, numbers), max_size=3).map(tuple),
-    floats, floats, floats,
+    floats, floats, floats, st.integers(0, 9), floats,
 )  # fmt: skip
 
 
@@ -572,6 +572,23 @@ def test_leases_of_the_second_schema_come_together(path: str, monkeypatch: pytes
         assert journal.lease_of(7, Sort.PARTITIONS) == partitions[0] and journal.lease_of(8, Sort.PARTITIONS) is None
         journal.end_lease(7, "over", NOW_S)
         assert journal.lease_of(7, Sort.NODES) is None and journal.lease_of(7, Sort.PARTITIONS) == partitions[0]
+
+
+def test_observations_whose_level_of_the_network_is_not_known_are_forgotten(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(module, "MIGRATIONS", module.MIGRATIONS[:5])
+        open_journal(path).close()
+    names = "key, job_id, restarts, sensitivity, gpus, predicted, step_s, at_s"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for job_id, gpus in ((1, '[["n1", 0], ["n1", 3]]'), (2, '[["n1", 0], ["n2", 3]]'), (3, "[]")):
+            row = ("ann train 2 A", job_id, 0, "A", gpus, 1.3, 0.25, NOW_S)
+            connection.execute(f"INSERT INTO observations ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    with open_journal(path) as journal:
+        one, none = journal.observations(0.0)
+        assert one == seen(1)._replace(gpus=(("n1", 0), ("n1", 3)), level=0, locality=1.0)
+        assert (none.job_id, none.gpus, one.predicted) == (3, (), 1.3)
 
 
 def test_a_lease_of_a_kind_that_nobody_knows_is_said(path: str) -> None:

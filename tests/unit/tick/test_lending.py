@@ -4,6 +4,7 @@ that the journal knows, and no job is lost or held."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,8 +13,8 @@ import pytest
 from slurm_pal.base.errors import DataError, SlurmError
 from slurm_pal.base.hostlist import expand, fold
 from slurm_pal.base.timing import Timing
+from slurm_pal.journal import journal
 from slurm_pal.journal.journal import Move, open_journal
-from slurm_pal.journal.migrations import MIGRATIONS
 from slurm_pal.leases import pinned
 from slurm_pal.loans.terms import BY_PARTITION, Preemption
 from slurm_pal.publisher.publication import Publisher
@@ -416,18 +417,16 @@ def test_a_list_that_an_administrator_has_changed_stays(site: Site) -> None:
     assert site.listed() == ("n0", "n4")
 
 
-def test_a_journal_of_an_older_release_is_read(tmp_path: Path) -> None:
+def test_a_journal_of_an_older_release_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Site(tmp_path)
     close(made)
     made.journal.close()
-    old = open_journal(str(tmp_path / "rebalance.db"))
-    connection = old._connection
-    for table in ("loan_lists", "loan_orders", "demand", "scalings", "rates"):
-        connection.execute(f"DROP TABLE {table}")
-    for column in ("owners", "ran_s"):
-        connection.execute(f"ALTER TABLE moves DROP COLUMN {column}")
-    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) - 1}")
-    connection.commit()
+    os.unlink(tmp_path / "rebalance.db")
+    with monkeypatch.context() as older:
+        older.setattr(journal, "MIGRATIONS", journal.MIGRATIONS[:-2])
+        old = open_journal(str(tmp_path / "rebalance.db"))
+    (found,) = old._connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'loan_lists'").fetchone()
+    assert not found
     old.close()
     with pytest.raises(DataError, match="older"):
         open_journal(str(tmp_path / "rebalance.db"), write=False)

@@ -21,8 +21,10 @@ from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.moves import learning
 from slurm_pal.pending.retarget import Wish, WishAction
 from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.counted import Counted
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
+from slurm_pal.slurm.topology import Topology, of_conf
 from slurm_pal.tick import pace
 from slurm_pal.tick.intake import Intake
 from slurm_pal.tick.role import Role
@@ -242,7 +244,7 @@ def test_the_pace_of_jobs_is_learnt_tick_by_tick(journal: Journal) -> None:
             job(3, {"n1": (1,)}, comment="pal:job=A pal:it=x;at=1;r=0"),
             job(4, {"n1": (2,)}, comment="mine"),
         ]
-        looks.append(pace.look(jobs, scores, journal, MoveSettings(), 1.7, at_s))
+        looks.append(pace.look(jobs, scores, journal, MoveSettings(), Topology(), (1.7,), at_s))
     assert looks[0][0] == {}  # one look is no pace
     paces, learnt = looks[-1]
     assert paces[1].step_s == pytest.approx(0.6) and paces[2].step_s == pytest.approx(0.75)
@@ -260,18 +262,40 @@ def test_what_a_move_brought_is_seen_from_both_incarnations(journal: Journal) ->
         for tick in range(3):
             at_s = NOW_S + 1000 * restarts + 60 * tick
             word = f"pal:job=A pal:it={start + rate * tick};at={at_s:.0f};r={restarts}"
-            pace.look(
-                [job(1, {where: (0,)}, comment=word, restarts=restarts)], scores, journal, MoveSettings(), 1.7, at_s
-            )
+            seen_then = [job(1, {where: (0,)}, comment=word, restarts=restarts)]
+            pace.look(seen_then, scores, journal, MoveSettings(), Topology(), (1.7,), at_s)
     (seen,) = journal.moves()
     assert seen.observed == pytest.approx(1.5)
 
 
-def test_believed_factors() -> None:
+def test_the_slowest_gpu_sets_the_pace() -> None:
     scores = snapshot({"n0": [1.0, 1.3], "n1": [1.1]})
-    assert learning.believed(scores, "A", {"n0": [0, 1]}, 1.7) == pytest.approx(1.3)
-    assert learning.believed(scores, "A", {"n0": [0], "n1": [0]}, 1.7) == pytest.approx(1.87)
-    assert learning.believed(scores, "A", {"n9": [0]}, 1.7) == 1.0
+    assert learning.slowest(scores, "A", {"n0": [0, 1]}) == pytest.approx(1.3)
+    assert learning.slowest(scores, "A", {"n0": [0], "n1": [0]}) == pytest.approx(1.1)
+    assert learning.slowest(scores, "A", {"n9": [0]}) == 1.0
+
+
+def test_the_penalty_of_a_level_is_learnt_tick_by_tick(journal: Journal) -> None:
+    """Jobs of one name on one node, on one leaf and on two: by the site's own 1.7 it is 1.25 and 1.5 in truth."""
+    names = [f"n{k}" for k in range(8)]
+    scores = snapshot({name: [1.0] * 4 for name in names})
+    network = of_conf("SwitchName=a Nodes=n[0-3]\nSwitchName=b Nodes=n[4-7]\nSwitchName=c Switches=a,b\n", names)
+    steps: dict[int, tuple[dict[str, tuple[int, ...]], float]] = {
+        1: ({"n0": (0, 1)}, 1.0), 2: ({"n1": (0, 1)}, 1.0), 3: ({"n2": (0,), "n3": (0,)}, 1.25),
+        4: ({"n4": (0,), "n5": (0,)}, 1.25), 5: ({"n3": (1,), "n6": (1,)}, 1.5), 6: ({"n1": (2,), "n7": (1,)}, 1.5),
+    }  # fmt: skip
+    for tick in range(3):
+        at_s = NOW_S + 60 * tick
+        said = {k: f"pal:it={int(6000 * tick / step_s)};at={at_s:.0f};r=0" for k, (_, step_s) in steps.items()}
+        jobs = [job(k, gpus, fields=BATCH, comment=f"{MINE} {said[k]}", name="train") for k, (gpus, _) in steps.items()]
+        paces, learnt = pace.look(jobs, scores, journal, MoveSettings(), network, (1.7,), at_s)
+    assert learnt.penalties == {"u train 2 A": pytest.approx((1.25, 1.5), rel=0.01)}
+    assert [paces[k].locality for k in (1, 3, 5)] == pytest.approx([1.0, 1.25, 1.5], rel=0.01)
+    assert learnt.exposed == ()
+    memory = Memory({}, {}, frozenset(), {}, frozenset(), paces, learnt.penalties)
+    others = [one._replace(name="other") for one in jobs[4:5]]
+    found = steered(Overview((), (jobs[3], *others), (), {}), memory, MoveSettings()).running
+    assert [one.locality for one in found] == [learnt.penalties["u train 2 A"], ()]
 
 
 # -- small things ----------------------------------------------------------------------------
