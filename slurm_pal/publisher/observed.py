@@ -20,7 +20,7 @@ from slurm_pal.sensitivity.history import Label, Seen, learnt
 from slurm_pal.sensitivity.keys import name_key, script_key
 from slurm_pal.sensitivity.observed import Observed
 from slurm_pal.slurm.backend import connect
-from slurm_pal.store import labels
+from slurm_pal.store import labels, user_files
 from slurm_pal.submit.known import own_labels
 
 MOST_AHEAD_S = 60.0
@@ -80,7 +80,7 @@ def collector(config: Config, site: bool) -> Collector:
     """The collector into the site's labels, or into this user's own; it asks Slurm for itself."""
     ask = connect(config).jobs_of
     if site:
-        return Collector(labels.site_folder(config.snapshot_path), ask=ask)
+        return Collector(user_files.site_folder(config.snapshot_path), ask=ask)
     return Collector(os.path.dirname(own_labels()), os.geteuid(), ask)
 
 

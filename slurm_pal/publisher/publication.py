@@ -30,7 +30,7 @@ from slurm_pal.publisher.standing import standing
 from slurm_pal.publisher.table import applications, records
 from slurm_pal.slurm.client import LAST_S, Overview, SlurmClient
 from slurm_pal.slurm.parse import whole
-from slurm_pal.store import gpus_text, heartbeat, labels, lua_table, snapshot, sure_labels
+from slurm_pal.store import gpus_text, heartbeat, lua_table, snapshot, sure_labels, user_files
 from slurm_pal.store.lua_table import Header
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.store.sure_labels import SureLabels
@@ -364,8 +364,8 @@ class Publisher:
             return
         self._tidied_s = now_s
         files = (self._config.snapshot_path, self._config.table_path, self._config.gpus_path)
-        learnt = labels.site_folder(self._config.snapshot_path)
-        labels.protect(learnt)
+        learnt = user_files.site_folder(self._config.snapshot_path)
+        user_files.protect(learnt)
         for folder in {os.path.dirname(path) for path in files} | {learnt}:
             remove_leftovers(folder, now_s)
 

@@ -19,7 +19,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError
 from slurm_pal.sensitivity.cascade import HISTORY, decides
 from slurm_pal.sensitivity.history import evidence
-from slurm_pal.store import labels
+from slurm_pal.store import labels, user_files
 
 MOST_OF_USER = 100
 MOST = 10_000
@@ -49,7 +49,7 @@ class SureLabels:
     """The labels of a site, as far as `sensitivity.history_sure` lets them decide."""
 
     def __init__(self, config: Config) -> None:
-        self._folder = labels.site_folder(config.snapshot_path)
+        self._folder = user_files.site_folder(config.snapshot_path)
         self._sure = config.number("sensitivity", HISTORY + "_sure")
         self._trust = config.text("sensitivity", "trust")
         self._known: dict[int, _Read] = {}  # uid -> what its file held

@@ -181,6 +181,9 @@ def render(made: Record) -> list[str]:
     lines += _considered(sensitivity)
     if made.get("observed_s"):
         lines.append(f"observed in its first {made['observed_s']:g} s")
+    if made.get("locality"):
+        penalties = ", ".join(f"{factor:.3g}" for factor in made["locality"]["penalties"])
+        lines.append(f"locality penalty {penalties} by level of the network: the steps of its earlier jobs showed it")
     if made.get("steered"):
         own = ",".join(made["steered"]["of"])
         lines.append(

@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from slurm_pal.base import state
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.jobs import UNKNOWN_CLASS
+from slurm_pal.base.light import suppress
 from slurm_pal.base.terminal import visible
 from slurm_pal.sensitivity import keys
 from slurm_pal.sensitivity.cascade import HISTORY, SCRIPT, WORD, Evidence, Verdict, decide
-from slurm_pal.store import labels
+from slurm_pal.store import labels, user_files
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.script import Script
 
@@ -27,6 +28,7 @@ TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
     from slurm_pal.base.config import Config
     from slurm_pal.sensitivity.history import Label
+    from slurm_pal.store.localities import Locality
 
 PROGRAM_BYTES = 1 << 14
 """How much of a script and of a Python file is read: imports and model names are at their beginning."""
@@ -82,11 +84,28 @@ def own_labels() -> str:
     return labels.path_of(os.path.join(state.home(), FOLDER, state.cluster_key()), os.geteuid())
 
 
+def locality(name: str, gpus: int, config: Config) -> Locality | None:
+    """What the steps of this user's earlier jobs of this name showed of the network's share, the newer of the site's
+    and the user's own; None where nothing is known. Never raises."""
+    from slurm_pal.store import localities
+
+    key = localities.key_of(name, gpus)
+    if not key:
+        return None
+    site, own = user_files.site_folder(config.snapshot_path), os.path.dirname(own_labels())
+    found: list[Locality] = []
+    for folder in (site, own):
+        with suppress(DataError):
+            one = localities.lookup(localities.LOCALITIES.path_of(folder, os.geteuid()), key)
+            found += [one] if one is not None else []
+    return max(found, key=lambda one: one.at_s, default=None)
+
+
 def _history(name: str, digest: str, config: Config, now_s: float) -> Evidence | None:
     """The labels of this script and of this name; the site's or the user's own, whichever is newer."""
     whats = {keys.script_key(digest): "runs of this script", keys.name_key(name): f"jobs named {name}"}
     whats.pop("", "")
-    site = labels.path_of(labels.site_folder(config.snapshot_path), os.geteuid())
+    site = labels.path_of(user_files.site_folder(config.snapshot_path), os.geteuid())
     known = [_lookup(path, list(whats)) for path in (site, own_labels())]
     found = [
         _told(max((table[key] for table in known if key in table), key=lambda label: label.seen[-1].at_s), what, now_s)

@@ -18,7 +18,7 @@ from slurm_pal.store import heartbeat
 from slurm_pal.submit import decision, lease_file
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.choice import Choice, Moving
-from slurm_pal.submit.known import job_name
+from slurm_pal.submit.known import job_name, locality
 from slurm_pal.submit.lease_file import Lease
 from slurm_pal.submit.movable import APPEND, TRUNCATE, MovableRequest, comment, job_word, own_nodes, terms
 from slurm_pal.submit.options import build
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from slurm_pal.base.config import Config
     from slurm_pal.decide.case import Decision, Settings
     from slurm_pal.decide.near import Near
+    from slurm_pal.placement.penalties import Penalties
     from slurm_pal.slurm.client import Overview
     from slurm_pal.store.snapshot import Snapshot
     from slurm_pal.submit.alternatives import Asking, Choices, NamedPlace, Picked
@@ -85,11 +86,13 @@ def plan(
 
     # A daemon finds our mark in the job's comment, and the user's own comment is not ours to change.
     steers = alive and not (elastic or request.comment or request.soft_only or wanted) and len(request.partitions) > 1
-    name = job_name(line, script, os.environ) if steers or wanted else ""
+    spreads = request.shape is not None and request.shape.total > 1 and request.nodes_max != 1
+    name = job_name(line, script, os.environ) if steers or wanted or spreads else ""
+    work = _Work(name if spreads else "", config)
     places = _Places(wanted, line, script, config, name, warnings) if wanted else None
     data = _Data(chosen, script, config, warnings)
     scores, decided, clearer, steered = _decide(
-        request, config, policy, known, clearer_for, now_s, asked, name if steers else "", places, data
+        request, config, policy, known, clearer_for, now_s, asked, name if steers else "", places, data, work
     )
     picked = places.picked if places else None
     request = picked.request if picked else request
@@ -126,6 +129,7 @@ def plan(
         warnings=warnings,
     ) | {"movable": moving._asdict() | {"open_mode": open_mode} if moving.movable else None}
     made["places"] = picked.shown if picked else None
+    made["locality"] = work.shown
     made["inputs"] = data.shown and data.shown | {"stage_in_s": round(decided.stage_in_s, 1)}
     made["steered"] = {"partition": steered.partition, "of": [*request.partitions]} if steered else None
     planned = SubmissionPlan(decided, made, words)
@@ -227,7 +231,7 @@ def _clearer(
 
 def _decide(
     request: Request, config: Config, policy: str, known: Verdict, clearer_for: Callable[[Overview], str],
-    now_s: float, asked: Asked, name: str, places: _Places | None, data: _Data,
+    now_s: float, asked: Asked, name: str, places: _Places | None, data: _Data, work: _Work,
 ) -> tuple[Snapshot | DataError | None, Decision, str, SteeredJob | None]:  # fmt: skip
     """Ask Slurm; meanwhile import the code that decides and read the snapshot. Also who takes a lease back, and the
     partition where the job of this name belongs ("": it is not to be steered)."""
@@ -240,6 +244,7 @@ def _decide(
         places.ask()
     from slurm_pal.decide.case import Decision, settings_of
     from slurm_pal.decide.decide import decide
+    from slurm_pal.placement.penalties import expected
     from slurm_pal.store import snapshot as snapshots
 
     found: Snapshot | DataError
@@ -255,6 +260,8 @@ def _decide(
             raise found from None  # the direct cause, which the user can fix
         raise
     settings, measured = settings_of(config, policy), known.is_measured
+    ratios = found.network if not isinstance(found, DataError) else {}
+    settings = settings.knowing(expected(settings.locality_penalty, ratios))
     if places:
         request = places.chosen(request, overview, found, known, settings, now_s, data.near(overview, now_s))
         if request.leave or request.shape is None:
@@ -266,8 +273,25 @@ def _decide(
     if steered:
         request = request._replace(partitions=(steered.partition,))
     near = data.near(overview, now_s)
+    settings = settings.knowing(work.penalties(request))
     made = decide(request, overview, found, known.sensitivity, settings, clearer, now_s, measured=measured, data=near)
     return found, made, clearer, steered
+
+
+class _Work:
+    """What is known of the work of jobs of this name, looked up when first asked for."""
+
+    def __init__(self, name: str, config: Config) -> None:
+        self._name, self._config = name, config
+        self.shown: dict[str, object] | None = None  # for the record
+
+    def penalties(self, request: Request) -> Penalties:
+        """The locality penalties that its steps showed on so many GPUs; () for none."""
+        found = locality(self._name, request.shape.total, self._config) if self._name and request.shape else None
+        if found is None:
+            return ()
+        self.shown = {"penalties": [round(factor, 3) for factor in found.penalties], "shown_s": round(found.at_s)}
+        return found.penalties
 
 
 class _Data:

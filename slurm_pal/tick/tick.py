@@ -35,6 +35,7 @@ from slurm_pal.partitions.published import publish
 from slurm_pal.pending import head
 from slurm_pal.pending.places import PlaceChange
 from slurm_pal.pending.retarget import Wish, WishAction, over
+from slurm_pal.publisher.localities import locality_book
 from slurm_pal.publisher.observed import collector
 from slurm_pal.publisher.publication import LATEST_S, Publication, Publisher
 from slurm_pal.slurm.client import AGAIN_S, LAST_S, Overview, SlurmClient
@@ -115,7 +116,9 @@ class Tick:
         self._lending = Lending(config, client, journal, role, log, site, appends, timing.sleep)
         self._elastic = Elastic(config, client, journal, role, log)
         self._choosing = Choosing(config, client, role, log)
-        self._observers = collector(config, bool(publisher)) if publisher or role.name != "slurm-user" else None
+        writes = bool(publisher) or role.name != "slurm-user"
+        self._observers = collector(config, bool(publisher)) if writes else None
+        self._localities = locality_book(config, bool(publisher)) if writes else None
         self._trouble: list[str] = []
         self._aside = Aside(self._report_fault)
         if publisher is not None:
@@ -196,6 +199,8 @@ class Tick:
                 self._trouble += self._try(lambda: self._elastic.carry_out(scaled, now_s), [])
             self._do(decided, every, paused, now_s)
             self._try(lambda: self._tell(paused), None)
+            if book := self._localities:
+                self._each(lambda seen: book.tell(seen.jobs, decided.penalties, now_s), every, 0)
             if any(wish.action is WishAction.NODELIST for wish in decided.wishes):
                 self._look_s = now_s + (self._monotonic() - started) + self.pass_s
             if ordered is not None and not paused:

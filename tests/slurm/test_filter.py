@@ -29,7 +29,7 @@ from slurm_pal.publisher.publication import Publisher
 from slurm_pal.sensitivity.history import Label, Seen
 from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
-from slurm_pal.store import labels
+from slurm_pal.store import labels, user_files
 
 from . import queue_of
 from .conftest import short_directory, skip_without_slurm
@@ -133,7 +133,7 @@ def test_the_class_of_a_job_is_what_earlier_ones_were_measured_to_be(site: Site,
     script.write_text("#!/bin/bash\n#SBATCH --gres=gpu:1 -o /dev/null\n\n# twenty epochs\n  sleep 31\n")
     name = "na\u00efve \"train\" 'x'"
     known = {name_key(name): "C", script_key(script_digest(script.read_bytes())): "B"}
-    folder = labels.site_folder(site.config.snapshot_path)
+    folder = user_files.site_folder(site.config.snapshot_path)
     labels.write(
         labels.path_of(folder, os.geteuid()),
         {key: Label(c, 1, (Seen(1, c, 0.9, time.time()),)) for key, c in known.items()},

@@ -20,7 +20,7 @@ from slurm_pal.lab.lab import Lab
 from slurm_pal.sensitivity.history import Label, Seen
 from slurm_pal.sensitivity.keys import name_key
 from slurm_pal.slurm.cli import CliClient
-from slurm_pal.store import labels
+from slurm_pal.store import labels, user_files
 from slurm_pal.store.snapshot import GpuScore, publish
 
 from . import queue_of
@@ -216,7 +216,7 @@ def test_only_a_measured_class_c_is_sent_to_slow_gpus(user: User) -> None:
     stated = user.started(user.submit(*words))
     assert stated.state == "RUNNING" and "n3" not in stated.gpus
     seen = tuple(Seen(i, "C", 1.0, time.time()) for i in range(3))
-    folder = labels.site_folder(str(user.home / "snapshot"))
+    folder = user_files.site_folder(str(user.home / "snapshot"))
     labels.write(labels.path_of(folder, os.geteuid()), {name_key("train"): Label("C", 3, seen)})
     measured = user.started(user.submit(*words))
     assert measured.state == "RUNNING" and list(measured.gpus) == ["n3"]

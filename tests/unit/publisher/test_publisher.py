@@ -25,7 +25,7 @@ from slurm_pal.sensitivity.history import Label, Seen
 from slurm_pal.sensitivity.keys import name_key
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm, write_shims
-from slurm_pal.store import heartbeat, labels, snapshot
+from slurm_pal.store import heartbeat, labels, snapshot, user_files
 from slurm_pal.store.lua_table import read_table
 from slurm_pal.store.snapshot import GpuScore
 
@@ -111,7 +111,7 @@ def test_what_is_known_of_users_jobs_is_for_slurmctld_alone(config: Config, slur
     scores(config)
     key = name_key("train")
     label = Label("C", 1, (Seen(1, "C", 0.9, time.time()),))
-    labels.write(labels.path_of(labels.site_folder(config.snapshot_path), 1000), {key: label}, reader=1000)
+    labels.write(labels.path_of(user_files.site_folder(config.snapshot_path), 1000), {key: label}, reader=1000)
     config.set("sensitivity", "trust", "measured", "test")
     made = publisher(config, slurm)
     for leave in (lambda: made.publish(time.time()), lambda: made.stop(time.time())):
@@ -129,7 +129,7 @@ def test_who_is_not_slurm_user_publishes_what_all_may_read(
 ) -> None:
     scores(config)
     label = Label("C", 1, (Seen(1, "C", 0.9, time.time()),))
-    labels.write(labels.path_of(labels.site_folder(config.snapshot_path), 1000), {name_key("train"): label})
+    labels.write(labels.path_of(user_files.site_folder(config.snapshot_path), 1000), {name_key("train"): label})
     monkeypatch.setattr(rounds, "slurm_user_uid", lambda: 12345)
     monkeypatch.setattr(rounds.os, "geteuid", lambda: 12346)
     publisher(config, slurm, stays=False).publish(time.time())

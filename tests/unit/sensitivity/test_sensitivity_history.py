@@ -17,7 +17,7 @@ from slurm_pal.base.config import Config, load
 from slurm_pal.base.errors import DataError
 from slurm_pal.sensitivity.history import HALF_LIFE_S, KEPT, Label, Seen, confidence, evidence, learnt
 from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
-from slurm_pal.store import labels, lua_table, sure_labels
+from slurm_pal.store import labels, lua_table, sure_labels, user_files
 from slurm_pal.store.sure_labels import SureLabels
 
 NOW_S = 1_700_000_000.0
@@ -123,7 +123,7 @@ def test_nobody_reads_what_another_users_jobs_were_measured_to_be(tmp_path: Path
     for parent in (tmp_path, *tmp_path.parents):
         if "pytest" in str(parent):
             parent.chmod(parent.stat().st_mode | 0o011)
-    folder = labels.site_folder(str(tmp_path / "snapshot"))
+    folder = user_files.site_folder(str(tmp_path / "snapshot"))
     known = {name_key("train"): after(("A", 0.9))}
     path, old = labels.path_of(folder, 4001), labels.path_of(folder, 4002)
     labels.write(path, known, reader=4001)
@@ -132,7 +132,7 @@ def test_nobody_reads_what_another_users_jobs_were_measured_to_be(tmp_path: Path
     for name, mode in ((old, 0o644), (folder, 0o755)):  # as earlier versions made them
         os.chmod(name, mode)
     assert readable(old, 4001)
-    labels.protect(folder)
+    user_files.protect(folder)
     assert (readable(old, 4001), readable(old, 4002)) == (False, access_lists(tmp_path))
     assert stat.S_IMODE(os.stat(folder).st_mode) == 0o711
     assert labels.read(path) == known == labels.read(old)
@@ -155,7 +155,7 @@ def test_protecting_touches_labels_only(tmp_path: Path) -> None:
         (tmp_path / name).chmod(0o644)
     (tmp_path / "6.jsonl").symlink_to("notes.txt")
     os.mkfifo(tmp_path / "7.jsonl", 0o644)
-    labels.protect(str(tmp_path))
+    user_files.protect(str(tmp_path))
     modes = {path.name: stat.S_IMODE(path.lstat().st_mode) & 0o007 for path in tmp_path.iterdir()}
     assert modes.pop("6.jsonl") == 7
     assert {name for name, mode in modes.items() if not mode} == {"5.jsonl"}
@@ -174,7 +174,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def publish(config: Config, uid: int, known: labels.Labels) -> Path:
-    path = labels.path_of(labels.site_folder(config.snapshot_path), uid)
+    path = labels.path_of(user_files.site_folder(config.snapshot_path), uid)
     labels.write(path, known)
     return Path(path)
 

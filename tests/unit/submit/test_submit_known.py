@@ -16,7 +16,7 @@ from slurm_pal.base.config import Config, load
 from slurm_pal.sensitivity.history import Label, Seen
 from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
 from slurm_pal.slurm.fake import FakeNode, write_shims
-from slurm_pal.store import labels
+from slurm_pal.store import labels, user_files
 from slurm_pal.store.snapshot import GpuScore, publish
 from slurm_pal.submit import known
 from slurm_pal.submit.argv import parse
@@ -45,7 +45,7 @@ def label(*classes: str, at_s: float | None = None) -> Label:
 
 
 def site(config: Config, **found: Label) -> None:
-    labels.write(labels.path_of(labels.site_folder(config.snapshot_path), os.geteuid()), found)
+    labels.write(labels.path_of(user_files.site_folder(config.snapshot_path), os.geteuid()), found)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_program_that_cannot_be_read_says_nothing(what: str, config: Config, t
 @pytest.mark.parametrize("text", ["", "{}", "\0" * 50])
 def test_damaged_labels_cost_a_guess_and_no_submission(text: str, config: Config) -> None:
     site(config, **{name_key("x"): label("C")})
-    Path(labels.path_of(labels.site_folder(config.snapshot_path), os.geteuid())).write_text(text)
+    Path(labels.path_of(user_files.site_folder(config.snapshot_path), os.geteuid())).write_text(text)
     assert known.verdict(("?", ""), parse(["x"]), script(), config, {}).sensitivity == "?"
 
 
@@ -235,7 +235,7 @@ def test_whole_nodes_for_cpus_are_left_to_slurm(
 
 
 def test_the_decision_tells_stage_and_confidence(env: dict[str, str], tmp_path: Path) -> None:
-    folder = labels.site_folder(str(tmp_path / "snapshot"))
+    folder = user_files.site_folder(str(tmp_path / "snapshot"))
     labels.write(labels.path_of(folder, os.geteuid()), {name_key("job.sh"): label("C", "C", "C")})
     done = palsub(env, "--pal-explain", "job.sh", stdin=subprocess.DEVNULL)
     assert "sensitivity class C (3 of the last 3 jobs named job.sh were measured C, newest 0 d ago)" in done.stderr

@@ -19,7 +19,7 @@ import pytest
 from slurm_pal.sensitivity.history import Label, Seen
 from slurm_pal.sensitivity.keys import name_key
 from slurm_pal.slurm.fake import FakeNode, write_shims
-from slurm_pal.store import labels
+from slurm_pal.store import labels, user_files
 from slurm_pal.store.snapshot import GpuScore, publish
 
 PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
@@ -428,7 +428,7 @@ def test_only_a_class_that_was_measured_sends_a_job_to_slow_gpus(
 ) -> None:
     if past:
         seen = tuple(Seen(i, past, 1.0, time.time()) for i in range(3))
-        folder = labels.site_folder(str(scored.root / "snapshot"))
+        folder = user_files.site_folder(str(scored.root / "snapshot"))
         labels.write(labels.path_of(folder, os.geteuid()), {name_key("job.sh"): Label(past, 3, seen)})
     done = scored.run([*PALSUB, "--pal-json", "--pal-dry-run", "--pal-movable", "--gres=gpu:1", *words, "job.sh"])
     made = json.loads(done.stdout)
