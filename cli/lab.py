@@ -19,7 +19,6 @@ from slurm_pal.emulation import gpus as emulated
 from slurm_pal.emulation.models import DEFAULT_MODEL
 from slurm_pal.lab.directory import LabDirectory, default_directory
 from slurm_pal.lab.lab import Lab
-from slurm_pal.lab.payload import LOCALITY_PENALTY
 
 directory_option = click.option(
     "--dir",
@@ -92,12 +91,23 @@ def lab() -> None:
 @click.option("--partitions", metavar="FILE", help="Partitions and preemption from a TOML file (docs/lab.md).")
 @click.option("--topology", metavar="FILE", help="Switches or blocks of the nodes, a topology.conf (docs/lab.md).")
 @click.option(
+    "--locality-penalty",
+    metavar="FACTOR,...",
+    default=f"{emulated.LOCALITY_PENALTY:g}",
+    show_default=True,
+    help="Factor of work across nodes: on one leaf, below the switch above it, ...",
+)
+@click.option(
     "--cloud", default=0, show_default=True, help="So many nodes, the last ones, sleep until a job needs them."
 )
 @click.option("--wait-s", default=60.0, show_default=True, help="Give up if not all nodes are idle after this time, s.")
 @common.verbose_option
-def up(directory: str | None, wait_s: float, **size: Any) -> None:  # noqa: ANN401  # handed on, checked there
+def up(directory: str | None, wait_s: float, locality_penalty: str, **size: Any) -> None:  # noqa: ANN401  # checked there
     """Start a lab, and wait until all its nodes are idle."""
+    try:
+        size["locality_penalties"] = [float(word) for word in locality_penalty.split(",")]
+    except ValueError:
+        raise UsageError(f"--locality-penalty {locality_penalty!r} must be factors like 1.7 or 1.4,2.5") from None
     started = Lab.up(directory or default_directory(os.environ), wait_s=wait_s, **size)
     words = _dir_words(directory)
     common.say(
@@ -175,9 +185,7 @@ def env(directory: str | None) -> None:
 @lab.command()
 @click.option("--class", "sensitivity", metavar="A|B|C", default="A", show_default=True, help="Sensitivity class.")
 @click.option("--seconds", default=20.0, show_default=True, help="Time on one median GPU, s.")
-@click.option(
-    "--locality-penalty", default=LOCALITY_PENALTY, show_default=True, help="Factor when the GPUs span nodes."
-)
+@click.option("--locality-penalty", type=float, help="Factor when the GPUs span nodes (default: that of pal lab up).")
 @click.option("--checkpoint", metavar="FILE", default="", help="Resume from FILE; write it at SIGUSR1.")
 @click.option("--steps", type=click.IntRange(min=0), default=0, help="Report this many steps through pal progress.")
 @click.option(
@@ -186,7 +194,7 @@ def env(directory: str | None) -> None:
 @common.json_option
 @common.verbose_option
 def work(
-    sensitivity: str, seconds: float, locality_penalty: float, checkpoint: str, steps: int, collectives: bool,
+    sensitivity: str, seconds: float, locality_penalty: float | None, checkpoint: str, steps: int, collectives: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Act as a job: run for as long as the slowest of this job's GPUs would take."""

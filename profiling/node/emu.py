@@ -181,14 +181,14 @@ class EmuWatch:
 class EmuKernel:
     """One benchmark on one emulated GPU, beside its `peers`."""
 
-    def __init__(self, device: Device, spec: Benchmark, peers: Sequence[Device] = ()) -> None:
+    def __init__(self, device: Device, spec: Benchmark, peers: Sequence[Device] = (), across: float = 1.0) -> None:
         self.work = spec.work
         self.unit = spec.unit
         self._device = device
         self._class = spec.sensitivity_class
         self._load = _load(device.model, spec)
         self._slowdown = _slowdown(device, spec, peers, self._load) * device.gpu.factor("transient")
-        self._launch_s = _launch_s(spec)
+        self._launch_s = _launch_s(spec) * across  # what the network makes of work over several nodes
         self._noise = NOISE * (30.0 if "noisy" in device.faults else 1.0)
         names = " ".join((spec.id, *(peer.gpu.uuid for peer in peers)))
         again = device.prepared.get(names, 0)
@@ -323,8 +323,9 @@ class EmuBackend:
         return ""
 
     def prepare(self, device: DeviceInfo, spec: Benchmark, peers: Sequence[DeviceInfo] = ()) -> EmuKernel:
-        """A kernel on one of `devices()`."""
-        return EmuKernel(self._devices[device.uuid], spec, [self._devices[peer.uuid] for peer in peers])
+        """A kernel on one of `devices()`; its peers may be those of other nodes."""
+        own, others = self._devices[device.uuid], [self._devices[peer.uuid] for peer in peers]
+        return EmuKernel(own, spec, others, self._registry.across({one.gpu.node for one in (own, *others)}))
 
     def host(self) -> Host:
         """The emulated node, whose processors have nothing to do with this machine's."""

@@ -26,7 +26,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from hashlib import blake2b
 from statistics import NormalDist
 from typing import NamedTuple
@@ -59,6 +59,7 @@ FACTORS = SLOWING | {
     "pcie": "its PCIe link has this many times fewer lanes",
     "host": "its whole node is busy: launches and class B slower by this factor",
 }
+LOCALITY_PENALTY = 1.7  # PAL, SC'24: across nodes, where a lab has nothing else
 _SPREAD_A = 0.02
 _SPREAD = {"B": 0.005, "C": 0.0005}
 _OUTLIER_SHARE = 0.05
@@ -88,11 +89,19 @@ class EmuGpu(NamedTuple):
         return self.slowdown[sensitivity] * (1.0 + emulated_model(self.model).feels[sensitivity] * (slower - 1.0))
 
 
-class Registry:
-    """All emulated GPUs of a lab, in the order node, index."""
+class EmuSwitch(NamedTuple):
+    """Nodes that reach each other through one switch of the emulated network."""
 
-    def __init__(self, gpus: Iterable[EmuGpu], seed: int = 0) -> None:
+    factor: float  # by which what is between them takes longer than within a node
+    nodes: tuple[str, ...]
+
+
+class Registry:
+    """All emulated GPUs of a lab, in the order node, index, and the network between its nodes."""
+
+    def __init__(self, gpus: Iterable[EmuGpu], seed: int = 0, network: Iterable[EmuSwitch] = ()) -> None:
         self.seed = seed
+        self.network = tuple(network)
         self._slots: dict[tuple[str, int], EmuGpu] = {(gpu.node, gpu.index): gpu for gpu in gpus}
 
     @property
@@ -118,6 +127,14 @@ class Registry:
                 hint = f"its nodes are {' to '.join(self.nodes[:: max(1, len(self.nodes) - 1)]) or 'none'}"
             raise UsageError(f"the lab has no GPU {node}:{index}; {hint}")
         return found
+
+    def across(self, nodes: Collection[str]) -> float:
+        """By which factor work between these nodes takes longer than within one: that of the nearest common switch."""
+        apart = set(nodes)
+        if len(apart) < 2:
+            return 1.0
+        common = (switch.factor for switch in self.network if apart.issubset(switch.nodes))
+        return min(common, default=max((switch.factor for switch in self.network), default=LOCALITY_PENALTY))
 
     def put(self, gpu: EmuGpu) -> None:
         self._slots[gpu.node, gpu.index] = gpu
@@ -175,7 +192,9 @@ def write_registry(path: str, registry: Registry) -> None:
     """Replace the registry file. Raises OSError."""
     rows = [gpu._asdict() for gpu in registry.gpus]
     body = ",\n".join("  " + json.dumps(row) for row in rows)
-    write_atomic(path, f'{{"schema": "{SCHEMA}", "seed": {registry.seed}, "gpus": [\n{body}\n]}}\n')
+    network = json.dumps([switch._asdict() for switch in registry.network])
+    head = f'"schema": "{SCHEMA}", "seed": {registry.seed}, "network": {network}'
+    write_atomic(path, f'{{{head}, "gpus": [\n{body}\n]}}\n')
 
 
 def load_registry(path: str) -> Registry:
@@ -190,7 +209,8 @@ def load_registry(path: str) -> Registry:
     if schema != SCHEMA:
         raise DataError(f"{path}: schema {schema!r}, this version reads {SCHEMA!r}")
     try:
-        registry = Registry((_from_row(row) for row in table["gpus"]), int(table.get("seed", 0)))
+        network = [EmuSwitch(_factor(row["factor"]), tuple(map(str, row["nodes"]))) for row in table.get("network", ())]
+        registry = Registry((_from_row(row) for row in table["gpus"]), int(table.get("seed", 0)), network)
         if len(registry.gpus) != len(table["gpus"]):
             raise ValueError("the same slot twice")
     except (KeyError, TypeError, ValueError) as error:
@@ -207,15 +227,15 @@ def _from_row(row: Mapping[str, object]) -> EmuGpu:
         index=int(str(row["index"])),
         uuid=str(row["uuid"]),
         model=str(row["model"]),
-        slowdown={name: _slowdown(slowdown[name]) for name in CLASSES},
+        slowdown={name: _factor(slowdown[name]) for name in CLASSES},
         faults={name: check_fault(name, value) for name, value in faults.items()},
     )
 
 
-def _slowdown(value: object) -> float:
+def _factor(value: object) -> float:
     number = float(str(value))
     if not _ALLOWED[0] <= number <= _ALLOWED[1]:
-        raise ValueError(f"slowdown {value!r} is not in {_ALLOWED[0]:g}..{_ALLOWED[1]:g}")
+        raise ValueError(f"factor {value!r} is not in {_ALLOWED[0]:g}..{_ALLOWED[1]:g}")
     return number
 
 
@@ -281,7 +301,7 @@ def _from_csv(where: str, row: Mapping[str | None, object], seed: int, model: st
     slowdown: dict[str, float] = {}
     for name in CLASSES:
         try:
-            slowdown[name] = _slowdown(cells[name])
+            slowdown[name] = _factor(cells[name])
         except ValueError:
             raise DataError(
                 f"{where}: {name} = {cells[name]!r} must be a slowdown in {_ALLOWED[0]:g}..{_ALLOWED[1]:g}, like 1.02"

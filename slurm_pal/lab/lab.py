@@ -19,7 +19,15 @@ from types import TracebackType
 from typing import NamedTuple
 
 from slurm_pal.base.errors import BusyError, PalError, SlurmError, UsageError
-from slurm_pal.emulation.gpus import Registry, draw_registry, load_registry, read_table, write_registry
+from slurm_pal.emulation.gpus import (
+    LOCALITY_PENALTY,
+    EmuSwitch,
+    Registry,
+    draw_registry,
+    load_registry,
+    read_table,
+    write_registry,
+)
 from slurm_pal.emulation.models import DEFAULT_MODEL
 from slurm_pal.lab import daemons, filter, partition_file, processes
 from slurm_pal.lab.conf import LabSpec, node_names
@@ -29,10 +37,10 @@ from slurm_pal.lab.ports import free_blocks
 from slurm_pal.lab.processes import Process
 from slurm_pal.lab.programs import account_name, find_programs, slurm_version
 from slurm_pal.slurm import releases
-from slurm_pal.slurm.topology import BLOCK
+from slurm_pal.slurm.topology import BLOCK, Switch, Topology
 from slurm_pal.slurm.topology import of_conf as topology_of
 
-NODES_MAX, GPUS_MAX = 2000, 64
+NODES_MAX, GPUS_MAX, PENALTY_MAX = 2000, 64, 100.0
 _PORT_TRIES = 5
 _QUEUE_WAIT_S = 10.0  # KillWait (2 s), the epilog messages, and some patience
 _BROKEN_QUEUE_WAIT_S = 1.5  # the jobs of a dead slurmd never leave the queue
@@ -91,6 +99,7 @@ class Lab:
         submit_filter: bool = False,
         partitions: str | None = None,
         topology: str | None = None,
+        locality_penalties: Sequence[float] = (LOCALITY_PENALTY,),
         accounting: bool = False,
         cloud: int = 0,
         conf_edits: Sequence[tuple[str, str]] = (),
@@ -100,7 +109,8 @@ class Lab:
         `submit_filter` installs the Lua filter in its slurmctld, and the SPANK plug-in if it
         can be built; otherwise `without_plugin` says why there is none. `partitions` is a file of
         partitions (see lab/partition_file.py); without one all nodes are in the partition gpu.
-        `topology` is a topology.conf: switches (tree) or blocks of these nodes.
+        `topology` is a topology.conf: switches (tree) or blocks of these nodes. `locality_penalties` are the
+        factors by which work across nodes takes longer: on one leaf, below a switch of level 1, ...; the last goes on.
         `accounting` adds MariaDB and slurmdbd, accounts, QOS and fair share (see lab/accounting.py).
         `cloud` nodes, the last ones, are powered down until a job needs them (see lab/power.py).
         `conf_edits` are pieces of slurm.conf, each with what stands there instead (see lab/conf.py).
@@ -120,11 +130,13 @@ class Lab:
         version = slurm_version(programs["slurmctld"])
         names = node_names(nodes)
         chosen = partition_file.read(partitions, names, version, accounting) if partitions else None
-        network = _network(topology, names, version) if topology else ("", "")
+        network, text = _network(topology, names, version) if topology else (Topology(), "")
+        _check_penalties(locality_penalties)
         if gpu_table:
             registry = read_table(gpu_table, names, gpus, seed, model)
         else:
             registry = draw_registry(names, gpus, seed, model)
+        registry.network = _emulated(network, names, locality_penalties)
         new = d.make()
         lab = cls(directory)
         with d.claimed():
@@ -142,7 +154,7 @@ class Lab:
                     submit_filter,
                     accounting,
                     chosen,
-                    network,
+                    (network.kind, text),
                     tuple(conf_edits),
                     cloud,
                 )
@@ -344,8 +356,8 @@ def _number(facts: Mapping[str, object], name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _network(path: str, names: Sequence[str], version: tuple[int, int]) -> tuple[str, str]:
-    """Plug-in and text of a topology.conf for these nodes. Raises UsageError."""
+def _network(path: str, names: Sequence[str], version: tuple[int, int]) -> tuple[Topology, str]:
+    """The network and the text of a topology.conf for these nodes. Raises UsageError."""
     try:
         with open(path, encoding="utf-8") as stream:
             text = stream.read()
@@ -358,7 +370,19 @@ def _network(path: str, names: Sequence[str], version: tuple[int, int]) -> tuple
         raise UsageError(
             f"--topology {path}: Slurm {releases.text(version)} has no topology of blocks; use SwitchName="
         )
-    return found.kind, text
+    return found, text
+
+
+def _emulated(network: Topology, names: Sequence[str], penalties: Sequence[float]) -> tuple[EmuSwitch, ...]:
+    """What the emulated network costs at each of its switches; without any, between all nodes."""
+    switches = network.switches or (Switch("", 0, tuple(names)),)
+    return tuple(EmuSwitch(penalties[min(one.level, len(penalties) - 1)], one.nodes) for one in switches)
+
+
+def _check_penalties(penalties: Sequence[float]) -> None:
+    for penalty in penalties:
+        if not 1.0 <= penalty <= PENALTY_MAX:
+            raise UsageError(f"--locality-penalty {penalty:g} must be in 1..{PENALTY_MAX:g}")
 
 
 def _check_size(nodes: int, gpus: int, cpus: int, memory_mib: int) -> None:

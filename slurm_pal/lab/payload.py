@@ -3,7 +3,8 @@
 
 run time = requested seconds x largest true slowdown of its GPUs for the sensitivity class
            x locality penalty, if the GPUs are on several nodes (PAL, SC'24: the
-             slowest GPU paces a synchronous job, and the network slows every iteration)
+             slowest GPU paces a synchronous job, and the network slows every iteration):
+             the lab's at the nearest switch that the nodes have in common
 
 Started by the job itself on the node, so it imports little.
 """
@@ -27,7 +28,6 @@ from slurm_pal.emulation.load import running
 from slurm_pal.slurm.client import Runner
 
 SCHEMA = "pal.work/1"
-LOCALITY_PENALTY = 1.7  # PAL, SC'24
 _HINT = "submit it to a lab, like sbatch --gres=gpu:1 --wrap 'pal lab work --class A --seconds 20'"
 
 Gpus = dict[str, tuple[int, ...]]
@@ -45,16 +45,20 @@ class PayloadPlan(NamedTuple):
     seconds: float
 
 
-def plan(environ: Mapping[str, str], sensitivity: str, seconds: float, penalty: float, runner: Runner) -> PayloadPlan:
-    """Look up the GPUs of the job that `environ` belongs to, and their slowdown.
+def plan(
+    environ: Mapping[str, str], sensitivity: str, seconds: float, penalty: float | None, runner: Runner
+) -> PayloadPlan:
+    """Look up the GPUs of the job that `environ` belongs to, and their slowdown; a `penalty` of None is the lab's.
 
     Raises UsageError outside a lab's job, without GPUs or for a value that is not
     allowed, SlurmError if Slurm does not name the GPUs, DataError for a broken lab.
     """
     if sensitivity not in CLASSES:
         raise UsageError(f"--class {sensitivity!r} is not one of {', '.join(CLASSES)}")
-    if not 0 <= seconds < 1e7 or not 1 <= penalty < 1e3:
-        raise UsageError(f"--seconds {seconds:g} must be at least 0, and --locality-penalty {penalty:g} at least 1")
+    if not 0 <= seconds < 1e7:
+        raise UsageError(f"--seconds {seconds:g} must be at least 0")
+    if penalty is not None and not 1 <= penalty < 1e3:
+        raise UsageError(f"--locality-penalty {penalty:g} must be at least 1")
     job_id = digits(environ.get("SLURM_JOB_ID", ""))
     if job_id is None:
         raise UsageError(f"pal lab work is not inside a Slurm job: {_HINT}")
@@ -64,7 +68,7 @@ def plan(environ: Mapping[str, str], sensitivity: str, seconds: float, penalty: 
     gpus = given_gpus(environ, job_id, runner)
     registry = load_registry(path)
     slowdown = max(registry.gpu(node, i).true_slowdown(sensitivity) for node, held in gpus.items() for i in held)
-    locality = penalty if len(gpus) > 1 else 1.0
+    locality = registry.across(gpus) if penalty is None or len(gpus) < 2 else penalty
     return PayloadPlan(job_id, sensitivity, gpus, slowdown, locality, seconds * slowdown * locality)
 
 
@@ -199,7 +203,7 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def run(
-    sensitivity: str, seconds: float, penalty: float = LOCALITY_PENALTY, checkpoint: str = "", steps: int = 0,
+    sensitivity: str, seconds: float, penalty: float | None = None, checkpoint: str = "", steps: int = 0,
     collectives: bool = False,
 ) -> dict[str, object]:  # fmt: skip
     """`plan` and `work` for this process's own job; `steps` are reported by `pal progress`.

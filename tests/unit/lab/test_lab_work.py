@@ -77,6 +77,19 @@ def test_on_several_nodes_slurm_tells(inside: dict[str, str]) -> None:
     assert asked == [["scontrol", "show", "job", "-d", "-o", "12"]]
 
 
+def test_a_job_on_several_nodes_feels_the_labs_network(inside: dict[str, str]) -> None:
+    wide = inside | {"SLURM_JOB_NUM_NODES": "2"}
+    answer = Completed(0, LINE.format(job=12, gres="gpu:1(IDX:0)"), "")
+    assert payload.plan(wide, "A", 10.0, None, lambda *_: answer).locality == gpus.LOCALITY_PENALTY
+    path = str(gpus.find_registry(inside))
+    registry = gpus.load_registry(path)
+    registry.network = (gpus.EmuSwitch(3.0, ("n0", "n1")), gpus.EmuSwitch(2.5, ("n0",)))
+    gpus.write_registry(path, registry)
+    gpus.set_fault(path, "n0", 0, "noisy")
+    assert payload.plan(wide, "A", 10.0, None, lambda *_: answer).locality == 3.0, "a change of a GPU keeps it"
+    assert gpus.load_registry(path).across(("n0",)) == 1.0 and gpus.load_registry(path).across(("n0", "n9")) == 3.0
+
+
 def test_nodes_without_gpus_do_not_count_as_spread(inside: dict[str, str]) -> None:
     wide = inside | {"SLURM_JOB_NUM_NODES": "2"}
     planned = payload.plan(wide, "A", 10.0, 2.0, lambda *_: Completed(0, LINE.format(job=12, gres=""), ""))
@@ -100,7 +113,7 @@ def test_slurm_that_does_not_answer(inside: dict[str, str]) -> None:
         ({"SLURM_JOB_GPUS": "0"}, ("Z", 1.0, 1.7), "--class 'Z' is not one of A, B, C"),
         ({"SLURM_JOB_GPUS": "0"}, ("A", -1.0, 1.7), "--seconds -1 must be at least 0"),
         ({"SLURM_JOB_GPUS": "0"}, ("A", float("nan"), 1.7), "--seconds nan"),
-        ({"SLURM_JOB_GPUS": "0"}, ("A", 1.0, 0.5), "--locality-penalty 0.5 at least 1"),
+        ({"SLURM_JOB_GPUS": "0"}, ("A", 1.0, 0.5), "--locality-penalty 0.5 must be at least 1"),
     ],
 )
 def test_what_cannot_be_done_is_said(
