@@ -7,7 +7,7 @@ a topology.conf. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import expand, fold
@@ -52,6 +52,16 @@ class Topology(NamedTuple):
     def leaf_of(self) -> dict[str, str]:
         """Node -> its leaf or block."""
         return {node: switch.name for switch in self.leaves for node in switch.nodes}
+
+    def level(self, nodes: Collection[str]) -> int | None:
+        """How far apart nodes are: 0 one node, 1 one leaf or block (or a flat network), 2 a switch of level 1, ...
+
+        None where no switch or block holds them all.
+        """
+        apart = set(nodes)
+        if len(apart) < 2 or not self.switches:
+            return min(1, max(0, len(apart) - 1))
+        return min((1 + switch.level for switch in self.switches if apart.issubset(switch.nodes)), default=None)
 
 
 def parse(text: str) -> Topology:

@@ -71,7 +71,7 @@ def ingest(spool_dir: str, database: Database, now_s: float | None = None) -> In
     files = new = known = 0
     complaints: list[Complaint] = []
     remove_leftovers(incoming, now_s)
-    for name in _names(incoming):
+    for name in names(incoming):
         try:
             raw = _read(os.path.join(incoming, name))
         except FileNotFoundError:
@@ -84,17 +84,18 @@ def ingest(spool_dir: str, database: Database, now_s: float | None = None) -> In
         inserted = database.insert(records, now_s)
         other = "is known with other content; the first is kept"
         bad += [*wrong, *(Complaint(name, 0, f"run {run!r} {other}") for run in inserted.conflicting)]
-        _move(incoming, name, rejected if bad else ingested)
+        move(incoming, name, rejected if bad else ingested)
         files, new, known = files + 1, new + inserted.new, known + inserted.known
         complaints += bad
     return IngestReport(files, new, known, len(complaints), tuple(complaints[:MAX_REASONS]))
 
 
-def _names(incoming: str) -> list[str]:
+def names(incoming: str, suffix: str = SUFFIX) -> list[str]:
+    """The complete files there, in order; [] without such a folder. Raises DataError."""
     try:
         if os.stat(incoming).st_mode & 0o002:
             raise DataError(f"{incoming} can be written by everyone, so results could be forged: chmod o-w {incoming}")
-        return sorted(name for name in os.listdir(incoming) if name.endswith(SUFFIX))
+        return sorted(name for name in os.listdir(incoming) if name.endswith(suffix))
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -141,7 +142,7 @@ def _parse(name: str, raw: bytes) -> tuple[list[Record], list[Complaint]]:
     return records, wrong
 
 
-def _move(incoming: str, name: str, directory: str) -> None:
+def move(incoming: str, name: str, directory: str) -> None:
     """Move a file; an earlier one of the same name (another attempt) is kept as NAME.1, NAME.2, ..."""
     try:
         os.makedirs(directory, mode=0o755, exist_ok=True)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from slurm_pal.base.config import Config
@@ -11,7 +11,7 @@ from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import read_trusted
 from slurm_pal.store import gpus_text, kernels, late, reduced, snapshot
 from slurm_pal.store.database import Database, open_database
-from slurm_pal.store.snapshot import FLAGS, GpuScore
+from slurm_pal.store.snapshot import FLAGS, GpuScore, LevelRatio
 from slurm_pal.variability.classify import Classification, GpuStanding, classify_sweeps
 from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.runs import SweepRuns, horizon_s, in_order
@@ -30,6 +30,7 @@ class PublishReport(NamedTuple):
     classes: dict[str, list[float]]  # sensitivity class -> slowdown of v0, v1, ...
     flagged: int  # GPUs with any flag
     classification: Classification
+    levels: Mapping[int, LevelRatio] = {}  # of the network
 
 
 def params_of(config: Config, method: str | None = None) -> Params:
@@ -50,12 +51,14 @@ def publish(
     *,
     method: str | None = None,
     cluster: str | None = None,
+    network: Mapping[int, LevelRatio] | None = None,
 ) -> PublishReport:
     """Classify what the database holds and publish it as the snapshot and as gpus.txt.
 
     The same records on the same day give the same classes, and then neither the file nor
     its epoch changes. `method` overrides `classes.method`. Default for `cluster` is the one
-    of the newest record, for `database` (open for writing) the one of the state directory.
+    of the newest record, for `database` (open for writing) the one of the state directory. A `network` of None
+    leaves the ratios of its levels as they are published.
 
     Raises BusyError if another writer is at work; DataError if there is nothing to publish, if
     the current snapshot has a newer schema, or if the new one cannot be written (the old one then
@@ -63,7 +66,7 @@ def publish(
     """
     if database is None:
         with open_database(config.state_dir, write=True) as opened:
-            return publish(config, now_s, opened, method=method, cluster=cluster)
+            return publish(config, now_s, opened, method=method, cluster=cluster, network=network)
     params = params_of(config, method)
     held = _Held(database, now_s, params)
     if not held.extents:
@@ -79,6 +82,7 @@ def publish(
     path = config.snapshot_path
     old = _old(path)
     epoch = 0 if old is None else old.epoch  # an empty snapshot is also false
+    levels = network if network is not None else old.levels if old is not None else {}
     changed = old is None or read_trusted(path) != snapshot.encode(
         scores,
         cluster=name,
@@ -87,6 +91,7 @@ def publish(
         centroids=found.centroids,
         met_cap=found.met_cap,
         notices=notices,
+        network=levels,
     )
     if changed:
         epoch = database.next_epoch(epoch)
@@ -100,6 +105,7 @@ def publish(
                 centroids=found.centroids,
                 met_cap=found.met_cap,
                 notices=notices,
+                network=levels,
             )
         except OSError as error:
             raise DataError(
@@ -108,7 +114,7 @@ def publish(
     gpus_text.write(config.gpus_path, snapshot.read(path))
     kernels.write(kernels.path_of(config.gpus_path), held.points.kernels())
     flagged = sum(1 for score in scores if score.flags)
-    return PublishReport(path, changed, epoch, len(scores), found.centroids, flagged, found)
+    return PublishReport(path, changed, epoch, len(scores), found.centroids, flagged, found, levels)
 
 
 def _late(config: Config) -> tuple[late.LateGpu, ...]:

@@ -70,6 +70,14 @@ class LevelRatio(NamedTuple):
     pairs: int  # pairs of nodes measured: the ratios are their medians
     measured_s: float  # Unix time of the newest of them
 
+    def line(self, level: int) -> str:
+        """For people."""
+        import time
+
+        day, many = time.strftime("%Y-%m-%d", time.localtime(self.measured_s)), "s" * (self.pairs > 1)
+        said = f"network level {level}: an all-reduce takes {self.ratio:.2f} times as long as within a node"
+        return f"{said}, a small one {self.small_ratio:.2f} times ({self.pairs} pair{many} of nodes, {day})"
+
 
 class Snapshot:
     """A snapshot in memory: columns, and the rows of each node.

@@ -66,7 +66,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def check_types(record: Record) -> None:
     """Raises DataError naming the first field that is not of its declared type, and its value."""
-    _check(record, "")
+    check_fields(record)
     value = record.result.value
     if record.valid and not LEAST_VALUE <= value <= MOST_VALUE:
         raise DataError(f"result.value = {value:g} must be from {LEAST_VALUE:g} to {MOST_VALUE:g}")
@@ -74,11 +74,12 @@ def check_types(record: Record) -> None:
         raise DataError("sweep_id is empty")
 
 
-def _check(part: Any, prefix: str) -> None:  # noqa: ANN401 - any of the record's dataclasses
+def check_fields(part: Any, prefix: str = "") -> None:  # noqa: ANN401 - a dataclass of the types above
+    """Raises DataError naming the first field that is not of its declared type, and its value."""
     for field in fields(part):
         value = getattr(part, field.name)
         if is_dataclass(value):
-            _check(value, f"{prefix}{field.name}.")
+            check_fields(value, f"{prefix}{field.name}.")
             continue
         fits, wanted = _CHECKS[str(field.type)]
         if not fits(value):
