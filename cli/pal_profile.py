@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from slurm_pal.base import config as settings
 from slurm_pal.base.config import Config
-from slurm_pal.base.errors import Exit, PalError, UsageError, one_line
+from slurm_pal.base.errors import DataError, Exit, PalError, UsageError, one_line
 from slurm_pal.base.hostlist import fold, typed
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common
@@ -36,12 +36,16 @@ from slurm_pal.report import table
 from slurm_pal.report.inventory import GPU_COLUMNS
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
+from slurm_pal.store import snapshot
 from slurm_pal.store.database import open_database
+from slurm_pal.store.level_ratios import Level
+from slurm_pal.store.snapshot import LevelRatio
 from slurm_pal.variability.drift import Finding
 from slurm_pal.variability.records import Record
 
 METHODS = ("exact", "pal", "pal-artifact")
 MAX_FIRST = 6
+PAIRS = 8
 MAX_FINDINGS = 20
 SCORE_COLUMNS = tuple(name for name in GPU_COLUMNS if name not in ("age_s", "in_use"))
 RUN_COLUMNS = (
@@ -62,6 +66,7 @@ def pal_profile() -> None:
       pal-profile plan                  what a sweep would do, and what it would cost
       pal-profile run --budget 4        measure the stalest nodes for at most 4 GPU-hours
       pal-profile run --resume          continue the last sweep
+      pal-profile network               what the network costs between nodes
       pal-profile status                where each node of the last sweep stands
       pal-profile show n7               scores and history of a node's GPUs; of one: n7:0
       pal-profile selftest              one card, checked: run it first on a new kind of GPU
@@ -232,17 +237,85 @@ def run(context: click.Context, /, as_json: bool, resume: str | None, yes: bool,
         _check_resume(context, sweep)
         with only_sweep(config.state_dir, sweep.sweep_id):
             return _carry_out(client, config, sweep_state.load(config.state_dir, sweep.sweep_id), as_json)
+    code, gpu_hours = _run_nodes(client, config, options, yes, as_json)
+    if code in (Exit.OK, Exit.FAILED) and config.number("profile", "network_pairs"):
+        left_h = None if options["budget"] is None else max(0.0, options["budget"] - gpu_hours)
+        return max(code, _then_network(client, config, options | {"budget": left_h}, as_json))
+    return code
+
+
+def _run_nodes(
+    client: SlurmClient, config: Config, options: dict[str, Any], yes: bool, as_json: bool
+) -> tuple[int, float]:
+    """A sweep of nodes. The exit code, and the GPU-hours that it was planned for."""
     sweep_id = sweep_state.new_id(time.time(), *sweep_state.ids(config.state_dir)[-1:])
     with only_sweep(config.state_dir, sweep_id):
         found, wish = _survey(client, config, options)
         common.say(*_plan_lines(found), err=True)
         if not found.plan.chosen:  # for a cron job with --since this is the usual case, not an error
             common.say("nothing to measure now", err=True)
-            return _print_summary(collect.collect(config, None, time.time()), as_json)
+            return _print_summary(collect.collect(config, None, time.time()), as_json), 0.0
+        if not yes and sys.stdin.isatty() and not click.confirm("Start the sweep?", default=True, err=True):
+            raise click.exceptions.Exit(Exit.OK)
+        terms = prepare.terms(client, config, found, wish, sweep_id, time.time())
+        sweep = sweep_state.create(config.state_dir, terms)
+        return _carry_out(client, config, sweep, as_json), found.plan.gpu_hours
+
+
+def _then_network(client: SlurmClient, config: Config, options: dict[str, Any], as_json: bool) -> int:
+    """After the nodes of a sweep, the pairs that levels of the network lack. With `as_json` nothing more is printed.
+
+    Where they cannot be measured, the sweep has been one without them.
+    """
+    pairs, now_s = int(config.number("profile", "network_pairs")), time.time()
+    try:
+        return _run_pairs(
+            client, config, options, pairs, lambda level: collect.fresh_pairs(config, level, now_s), shows=not as_json
+        )
+    except UsageError as error:
+        common.say(f"network not measured: {one_line(error)}", err=True)
+        return Exit.OK
+
+
+def _run_pairs(
+    client: SlurmClient,
+    config: Config,
+    options: dict[str, Any],
+    pairs: int,
+    have: Callable[[Level], Mapping[int, int]],
+    yes: bool = True,
+    as_json: bool = False,
+    shows: bool = True,
+) -> int:
+    """A sweep of pairs of nodes, so many of each level less those that it has. The exit code."""
+    sweep_id = sweep_state.new_id(time.time(), *sweep_state.ids(config.state_dir)[-1:])
+    with only_sweep(config.state_dir, sweep_id):
+        request, wish = _request(options)
+        found = prepare.survey_pairs(client, config, request, wish, pairs, have, os.environ)
+        common.say(*_pair_lines(found), err=True)
+        if not found.plan.chosen:
+            return _print_summary(collect.collect(config, None, time.time()), as_json) if shows else Exit.OK
         if not yes and sys.stdin.isatty() and not click.confirm("Start the sweep?", default=True, err=True):
             return Exit.OK
         terms = prepare.terms(client, config, found, wish, sweep_id, time.time())
-        return _carry_out(client, config, sweep_state.create(config.state_dir, terms), as_json)
+        return _carry_out(client, config, sweep_state.create(config.state_dir, terms), as_json, shows)
+
+
+def _pair_lines(found: SweepSurvey) -> list[str]:
+    plan = found.plan
+    emulated = " (emulated)" if found.setting.name == "emu" else ""
+    many = "s" * (len(plan.chosen) > 1)
+    lines = [
+        f"{len(plan.chosen)} pair{many} of nodes, about {plan.node_s:.0f} s each, one at a time: "
+        f"about {plan.gpu_hours:.3g} GPU-hours{emulated}"
+        if plan.chosen
+        else "nothing to measure between nodes now"
+    ]
+    levels: dict[str, list[str]] = {}
+    for pair in plan.chosen:
+        levels.setdefault(pair.why, []).append(pair.node)
+    lines += [f"  {level}: {' '.join(names)}" for level, names in levels.items()]
+    return lines + [f"  {level}: none, {why}" for level, why in plan.skipped.items() if level.startswith("level ")]
 
 
 def _check_resume(context: click.Context, sweep: SweepDirectory) -> None:
@@ -258,11 +331,11 @@ def _check_resume(context: click.Context, sweep: SweepDirectory) -> None:
         )
 
 
-def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_json: bool) -> int:
+def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_json: bool, shows: bool = True) -> int:
     stop = threading.Event()
     with stoppable(stop) as signals:
         try:
-            with shown(sweep, quiet=as_json) as display:
+            with shown(sweep, quiet=as_json or not shows) as display:
                 told = SweepListeners(display.node, display.pause, lambda: display.note(_publish_part(config, sweep)))
                 ended = Sweep(client, sweep, collect.result_directories(config), told, stop).run()
         except PalError:
@@ -270,7 +343,7 @@ def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_js
                 collect.collect(config, sweep, time.time())  # what was measured is worth having at once
             raise
         summary = collect.collect(config, sweep, time.time())
-    code = _print_summary(summary, as_json)
+    code = _print_summary(summary, as_json, shows)
     if not ended:
         common.say(f"continue with: pal-profile run --resume {sweep.sweep_id}", err=True)
         return 128 + signals[0] if signals else Exit.FAILED
@@ -288,9 +361,11 @@ def _publish_part(config: Config, sweep: SweepDirectory) -> str:
     return f"published {summary.published_gpus} GPUs, {summary.gpus} of them by this sweep"
 
 
-def _print_summary(summary: collect.Summary, as_json: bool) -> Exit:
+def _print_summary(summary: collect.Summary, as_json: bool, shows: bool = True) -> Exit:
     """Show what was taken in and published; return the exit code for this alone."""
-    if as_json:
+    if not shows:
+        pass
+    elif as_json:
         common.print_json("sweep", summary.to_json())
     else:
         common.say(*summary.lines())
@@ -301,14 +376,47 @@ def _print_summary(summary: collect.Summary, as_json: bool) -> Exit:
 
 
 @pal_profile.command()
+@click.option("-w", "--nodelist", metavar="HOSTLIST", help="Only pairs of these nodes.")
+@click.option(
+    "--pairs", type=click.IntRange(1, 64), help=f"So many of each level (default: profile.network_pairs, else {PAIRS})."
+)
+@click.option(
+    "--budget-per-day",
+    metavar="GPU-HOURS",
+    type=click.FloatRange(min=0),
+    help="At most this many GPU-hours in 24 h, of all sweeps (default: profile.budget_gpu_h_per_day).",
+)
+@click.option("--window", metavar="HH:MM-HH:MM", help="Submit only in these hours (default: profile.window).")
+@click.option("--seed", type=int, help="Seed of emulated noise.")
+@click.option("--wall-scale", type=click.FloatRange(min=0), help="Emulated GPUs: wall seconds per device second.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@common.json_option
+@common.verbose_option
+def network(pairs: int | None, yes: bool, as_json: bool, **options: Any) -> int:  # noqa: ANN401  # checked in _request
+    """Measure what the network costs: an all-reduce between two idle nodes, at each of its levels.
+
+    A level is how far apart Slurm's topology has the nodes: 1 on one leaf or block, 2 below one switch of level 1.
+    Times are those over the GPUs of both nodes, against those within each. The jobs of two nodes run one after the
+    other, by the rules of `run`, which also continues such a sweep with --resume.
+    """
+    config = settings.load()
+    others = {"sample": "", "bench": "", "mode": "", "quick": False, "mig": False}
+    options = {str(parameter.name): None for parameter in run.params} | others | options
+    wanted = pairs or int(config.number("profile", "network_pairs")) or PAIRS
+    return _run_pairs(connect(config), config, options, wanted, lambda level: {}, yes, as_json)
+
+
+@pal_profile.command()
 @click.argument("sweep", required=False, default="")
 @common.csv_option
 @common.json_option
 @common.verbose_option
 def status(sweep: str, as_csv: bool, as_json: bool) -> None:
-    """Where each node of a sweep stands (default: the last sweep)."""
-    state_dir = settings.load().state_dir
+    """Where each node of a sweep stands (default: the last sweep), and what is known of the network."""
+    config = settings.load()
+    state_dir = config.state_dir
     found = sweep_state.load(state_dir, sweep)
+    levels = _levels(config)
     counts = {state: n for state, n in found.counts().items() if n}
     doing = _doing(found, at_work(state_dir))
     nodes = [{"node": node, **state._asdict()} for node, state in found.nodes.items()]
@@ -318,13 +426,24 @@ def status(sweep: str, as_csv: bool, as_json: bool) -> None:
     if as_json:
         pause = found.pause._asdict() if found.pause and doing.startswith("paused") else None
         head = {"sweep": found.sweep_id, "state": doing.partition(" ")[0], "pause": pause, "counts": counts}
-        common.print_json("sweep_status", {**head, "nodes": nodes, "skipped": found.terms.skipped})
+        shown_levels = {str(level): row._asdict() for level, row in levels.items()}
+        body = {"nodes": nodes, "skipped": found.terms.skipped, "levels": shown_levels}
+        common.print_json("sweep_status", {**head, **body})
         return
     common.say(f"sweep {found.sweep_id} {doing}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
     width = max((len(node) for node in found.nodes), default=4)
     for node, state in found.nodes.items():
         job = str(state.job_id or "-")
         common.say(f"{node:{width}}  {state.state:9}  job {job:8}  {state.gpus:2} GPUs  {state.reason}".rstrip())
+    common.say(*(row.line(level) for level, row in levels.items()))
+
+
+def _levels(config: Config) -> dict[int, LevelRatio]:
+    """What is published of the network; {} where nothing is."""
+    try:
+        return snapshot.read(config.snapshot_path).levels
+    except DataError:
+        return {}
 
 
 def _doing(sweep: SweepDirectory, at_work: str) -> str:

@@ -5,22 +5,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from slurm_pal.base.config import Config
-from slurm_pal.base.errors import BusyError, DataError, one_line
+from slurm_pal.base.errors import BusyError, DataError, PalError, one_line
 from slurm_pal.base.faults import OK, fault_line, state_of
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.profiling.sweep import urgency
 from slurm_pal.profiling.sweep.spending import DAY_S
+from slurm_pal.profiling.sweep.sweep_job import members
 from slurm_pal.profiling.sweep.sweep_state import RESULT, SweepDirectory, left_nodes
 from slurm_pal.profiling.sweep.urgency import Urgency
-from slurm_pal.store import snapshot
+from slurm_pal.slurm.backend import connect
+from slurm_pal.slurm.topology import Topology
+from slurm_pal.store import level_ratios, snapshot
 from slurm_pal.store.database import Database, database_path, open_database
-from slurm_pal.store.ingest import IngestReport, ingest, spool_directories
+from slurm_pal.store.ingest import Complaint, IngestReport, ingest, spool_directories
+from slurm_pal.store.level_ratios import Level
 from slurm_pal.store.publish import PublishReport, publish
+from slurm_pal.store.snapshot import LevelRatio
 from slurm_pal.variability.classify import GpuStanding
 from slurm_pal.variability.drift import STEP, UNCONFIRMED, Finding, flagged
 
@@ -87,11 +92,17 @@ class Summary(NamedTuple):
     trouble: str  # why nothing was published
     changes: tuple[Change, ...] = ()  # steps and drifts seen lately, and jumps not confirmed yet
     faulty: tuple[Faulty, ...] = ()  # seen to fail, and not measured cleanly since
+    levels: Mapping[int, LevelRatio] = {}  # of the network
+    unit: str = "nodes"  # or "pairs of nodes": what the counts are of
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
-        lists = {"outliers": [o.to_json() for o in self.outliers], "changes": [c.to_json() for c in self.changes]}
+        lists: dict[str, Any] = {
+            "outliers": [o.to_json() for o in self.outliers],
+            "changes": [c.to_json() for c in self.changes],
+        }
         lists["faulty"] = [f._asdict() for f in self.faulty]
+        lists["levels"] = {str(level): row._asdict() for level, row in self.levels.items()}
         return {**self._asdict(), **lists}
 
     def lines(self) -> list[str]:
@@ -99,7 +110,7 @@ class Summary(NamedTuple):
         lines = []
         if self.sweep_id:
             states = ", ".join(f"{n} {state}" for state, n in self.counts.items() if n) or "no nodes"
-            lines.append(f"sweep {self.sweep_id}: nodes {states}; {self.gpus} GPUs measured")
+            lines.append(f"sweep {self.sweep_id}: {self.unit} {states}; {self.gpus} GPUs measured")
         else:
             lines.append(f"{self.new_records} new records")
         lines += [f"refused: {text}" for text in self.complaints[:MAX_SHOWN]]
@@ -111,6 +122,7 @@ class Summary(NamedTuple):
                 shown = " ".join(f"v{i}={v:.3f}" for i, v in enumerate(values[:MAX_SHOWN]))
                 more = f" ... v{len(values) - 1}={values[-1]:.3f}" if len(values) > MAX_SHOWN else ""
                 lines.append(f"class {name}: {shown}{more}")
+        lines += [row.line(level) for level, row in self.levels.items()]
         lines += [f"seen to fail, jobs are kept off it: {faulty.text}" for faulty in self.faulty[:MAX_SHOWN]]
         if len(self.faulty) > MAX_SHOWN:
             lines.append(f"and {len(self.faulty) - MAX_SHOWN} more that were seen to fail: pal gpus -f")
@@ -167,23 +179,60 @@ def urgent_nodes(config: Config) -> dict[str, Urgency]:
     return urgency.urgent(map(published.gpu, range(len(published))), measured, seen, left)
 
 
+def fresh_pairs(config: Config, level: Level, now_s: float) -> dict[int, int]:
+    """Level of the network -> pairs of nodes that were measured lately. Raises DataError."""
+    oldest_s = now_s - config.number("classes", "stale_after_d") * DAY_S
+    found = level_ratios.level_ratios(level_ratios.read(config.state_dir), level, now_s, oldest_s)
+    return {number: row.pairs for number, row in found.items()}
+
+
 def collect(config: Config, sweep: SweepDirectory | None, now_s: float, method: str | None = None) -> Summary:
     """Ingest and publish. Raises DataError, or BusyError when another writer does not finish."""
     return _patiently(lambda: _collect(config, sweep, now_s, method))
 
 
 def _collect(config: Config, sweep: SweepDirectory | None, now_s: float, method: str | None) -> Summary:
+    network = _network(config)
     with open_database(config.state_dir, write=True) as database:
         taken = ingest(config.spool_dir, database, now_s)
-        report, trouble = _publish(config, database, now_s, method)
+        levels, refused = _levels(config, network, now_s)
+        taken = taken._replace(bad=taken.bad + len(refused), complaints=(*taken.complaints, *refused))
+        report, trouble = _publish(config, database, now_s, method, levels)
     return _summary(sweep, taken, report, trouble, now_s)
 
 
-def _publish(config: Config, database: Database, now_s: float, method: str | None) -> tuple[PublishReport | None, str]:
+def _network(config: Config) -> Topology | None:
+    """The network as Slurm knows it; None where Slurm does not answer, or no pair of nodes was ever measured."""
+    try:
+        if level_ratios.present(config.spool_dir, config.state_dir):
+            return connect(config).overview().network
+    except PalError:
+        pass
+    return None
+
+
+def _levels(
+    config: Config, network: Topology | None, now_s: float
+) -> tuple[dict[int, LevelRatio] | None, list[Complaint]]:
+    """What pairs of nodes say of each level of the network, None where it is not known, and what is wrong with them."""
+    try:
+        refused = level_ratios.take_in(config.spool_dir, config.state_dir)
+        rows = level_ratios.read(config.state_dir) if network is not None else []
+    except DataError as error:
+        return None, [Complaint(level_ratios.FILE_NAME, 0, one_line(error))]
+    if network is None:
+        return None, refused
+    oldest_s = now_s - config.number("classes", "unknown_after_d") * DAY_S
+    return level_ratios.level_ratios(rows, network.level, now_s, oldest_s), refused
+
+
+def _publish(
+    config: Config, database: Database, now_s: float, method: str | None, levels: dict[int, LevelRatio] | None
+) -> tuple[PublishReport | None, str]:
     if not len(database):
         return None, "there is no measurement yet"
     try:
-        return publish(config, now_s, database, method=method), ""
+        return publish(config, now_s, database, method=method, network=levels), ""
     except DataError as error:
         return None, one_line(error)
 
@@ -223,6 +272,8 @@ def _summary(
             if state_of(g.flags) != OK
         ),
         changes=_changes(gpus, report.classification.findings, now_s) if report else (),
+        levels=report.levels if report else {},
+        unit="pairs of nodes" if sweep and any(len(members(node)) > 1 for node in sweep.nodes) else "nodes",
     )
 
 

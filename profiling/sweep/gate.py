@@ -14,6 +14,7 @@ from slurm_pal.profiling.sweep.leaving import HeldNode, calm_s, held_by_us, idle
 from slurm_pal.profiling.sweep.plan import ChosenNode
 from slurm_pal.profiling.sweep.spare import LONGEST_BARRED_S, SpareNodes, early_leavers
 from slurm_pal.profiling.sweep.spending import Spending
+from slurm_pal.profiling.sweep.sweep_job import members
 from slurm_pal.profiling.sweep.sweep_state import Pause, SweepTerms
 from slurm_pal.profiling.sweep.waiting import WAITS, user_waiting
 from slurm_pal.slurm.client import SlurmClient
@@ -31,7 +32,10 @@ SPARE = "spare nodes"
 
 
 class Gate:
-    """Ask `obstacle` before each submission. `look` keeps its view of Slurm fresh."""
+    """Ask `obstacle` before each submission. `look` keeps its view of Slurm fresh.
+
+    A pair of nodes counts as one, by its name in `sweep_job`.
+    """
 
     def __init__(
         self,
@@ -75,7 +79,7 @@ class Gate:
         """Whether the last look is too old to submit to this node, since few others were idle."""
         if not self._wanted or not node or self._clock() < self._fresh_s:
             return False
-        return not self._spare.bars(node) and not self._spare.many(node)
+        return not self.bars(node) and not all(map(self._spare.many, members(node)))
 
     def watch_due(self, others: Mapping[int, tuple[str, str]]) -> bool:
         """Whether to look who should have a node of ours; `others`: (state, reason) of all other jobs."""
@@ -121,18 +125,24 @@ class Gate:
     ) -> None:
         self._spare = SpareNodes(seen, self._wanted, self._partition)
         for node in taken:
-            self._spare.take(node)
+            for name in members(node):
+                self._spare.take(name)
         ours = held_by_us(jobs, {n.name: n for n in seen}, held, self._sweep_id, os.geteuid()) if held else []
         self.early = early_leavers(self._spare, ours, self.leavers) if self._wanted else []
         self._ample = all(self._spare.many(one.node) for one in ours)
 
     def bars(self, node: str) -> bool:
         """Whether a job on this node would leave too few idle ones."""
-        return self._spare.bars(node)
+        return self._spare.bars_all(members(node))
+
+    def idles(self, node: str) -> bool:
+        """Whether this node was exactly idle at the last look."""
+        return self.idle.issuperset(members(node))
 
     def taken(self, node: str) -> None:
         """A job was submitted to this node."""
-        self._spare.take(node)
+        for name in members(node):
+            self._spare.take(name)
         self._fresh_s = -float("inf")
         self._barred_before_s = self._barred_before_s if self._barred_s is None else self._barred_s
         self._barred_s = None
@@ -159,7 +169,7 @@ class Gate:
         `one_stays`: a job is at work that leaves only for users that wait; there is one at most.
         """
         pause = self._obstacle(gpu_h)
-        if pause or not self._spare.bars(node):
+        if pause or not self.bars(node):
             return pause
         now_s = self._clock()
         self._barred_s = now_s if self._barred_s is None else self._barred_s

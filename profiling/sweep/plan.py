@@ -103,7 +103,7 @@ def choose(
     last = max((u.rank for u in urgent.values()), default=0) + 1
     # Stable: Slurm's order among equals. Those never measured have time 0.
     candidates.sort(key=lambda c: (urgent[c.node].rank if c.node in urgent else last, c.measured_s))
-    chosen = _within(candidates, request, skipped)
+    chosen = within(candidates, request, skipped)
     return SweepPlan(tuple(chosen), skipped, max((c.seconds for c in chosen), default=seconds(0)))
 
 
@@ -167,7 +167,8 @@ def sample_size(text: str, total: int) -> int:
     return min(wanted, total)
 
 
-def _within(candidates: list[ChosenNode], request: SweepRequest, skipped: dict[str, str]) -> list[ChosenNode]:
+def within(candidates: Sequence[ChosenNode], request: SweepRequest, skipped: dict[str, str]) -> list[ChosenNode]:
+    """Those that fit into the limits; why others do not goes to `skipped`."""
     chosen: list[ChosenNode] = []
     spent_h = 0.0
     for candidate in candidates:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from slurm_pal.base.cluster import Node
@@ -15,12 +16,18 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import ConfigError, UsageError, one_line
 from slurm_pal.profiling.node.backends import BACKENDS, Setting, resolve
 from slurm_pal.profiling.node.benchmarks import select
+from slurm_pal.profiling.node.between import DEVICE_S, PER_GPU, cannot
 from slurm_pal.profiling.sweep import window as windows
-from slurm_pal.profiling.sweep.plan import SweepPlan, SweepRequest, choose, default_parallel, node_seconds
+from slurm_pal.profiling.sweep.pair_plan import choose_pairs
+from slurm_pal.profiling.sweep.plan import SweepPlan, SweepRequest, choose, default_parallel, node_seconds, within
 from slurm_pal.profiling.sweep.sweep_job import JobOptions
 from slurm_pal.profiling.sweep.sweep_state import SweepTerms
 from slurm_pal.profiling.sweep.urgency import Urgency
 from slurm_pal.slurm.client import Overview, SlurmClient
+from slurm_pal.store.level_ratios import Level
+
+CONNECT_S = 30.0
+"""Expected time in which processes of two nodes load their library and find each other."""
 
 
 class MeasureOptions(NamedTuple):
@@ -60,9 +67,7 @@ def survey(
 ) -> SweepSurvey:
     """Ask Slurm once and choose nodes. Raises SlurmError, UsageError, ConfigError, MissingPackageError."""
     window = _window(config, wish)
-    budget_gpu_h = wish.budget_gpu_h_per_day
-    if budget_gpu_h is None:
-        budget_gpu_h = config.number("profile", "budget_gpu_h_per_day")
+    budget_gpu_h = _budget_gpu_h(config, wish)
     setting = resolve(config.text("profile", "backend"), environ)._replace(wall_scale=wish.wall_scale)
     scale = BACKENDS[setting.name].wall_scale if wish.wall_scale is None else wish.wall_scale
     specs = select(benchmarks_of(config, wish), wish.quick)
@@ -85,6 +90,45 @@ def survey(
     total = sum(1 for node in seen.nodes if node.n_gpus)
     parallel = wish.max_parallel or int(config.number("profile", "max_parallel")) or default_parallel(total)
     return SweepSurvey(plan, parallel, setting, window, budget_gpu_h)
+
+
+def survey_pairs(
+    client: SlurmClient,
+    config: Config,
+    request: SweepRequest,
+    wish: MeasureOptions,
+    pairs: int,
+    have: Callable[[Level], Mapping[int, int]],
+    environ: Mapping[str, str],
+) -> SweepSurvey:
+    """Ask Slurm once and choose pairs of nodes, so many of each level of its network less those that it has.
+
+    Of the request, only nodes and budget count. One pair at a time: others would take from the network what is
+    measured. Raises SlurmError, UsageError, ConfigError.
+    """
+    setting = resolve(config.text("profile", "backend"), environ)._replace(wall_scale=wish.wall_scale)
+    if why := cannot(setting.name):
+        raise UsageError(why)
+    scale = BACKENDS[setting.name].wall_scale if wish.wall_scale is None else wish.wall_scale
+    seconds = DEVICE_S * scale + (CONNECT_S if setting.name in PER_GPU else 1.0)
+    asked = SweepRequest(
+        request.nodes,
+        partition=config.text("profile", "partition"),
+        reservation=config.text("profile", "reservation"),
+        budget_gpu_h_per_day=_budget_gpu_h(config, wish),
+    )
+    seen = client.overview(reservations=True)
+    idle = choose(_default_first(seen), {}, seen.reservations, asked, 0.0, lambda gpus: seconds)
+    plan = choose_pairs(idle.chosen, seen.network, pairs, have(seen.network.level), seconds)
+    skipped = idle.skipped | plan.skipped
+    chosen = within(plan.chosen, asked._replace(budget_gpu_h=request.budget_gpu_h), skipped)
+    found = SweepPlan(tuple(chosen), skipped, seconds)
+    return SweepSurvey(found, 1, setting, _window(config, wish), asked.budget_gpu_h_per_day)
+
+
+def _budget_gpu_h(config: Config, wish: MeasureOptions) -> float:
+    given = wish.budget_gpu_h_per_day
+    return config.number("profile", "budget_gpu_h_per_day") if given is None else given
 
 
 def _default_first(seen: Overview) -> tuple[Node, ...]:
@@ -138,6 +182,7 @@ def terms(
         gpu_timeout_s=wish.gpu_timeout_s,
         mode=wish.mode if wish.mode == "solo" else "",
         mig=wish.mig,
+        srun=shutil.which("srun") or "srun",
     )
     return SweepTerms(
         job=job,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from slurm_pal.base.errors import DataError, one_line
 from slurm_pal.base.files import open_trusted
 from slurm_pal.profiling.node.benchmarks import BENCHMARKS, FALLBACKS
+from slurm_pal.store import level_ratios
 from slurm_pal.store.ingest import MAX_BYTES
 from slurm_pal.variability.records import Record, from_json
 from slurm_pal.variability.validate import check_types
@@ -47,6 +48,27 @@ def complaint(directories: Iterable[str], sweep_id: str, node: str, job_id: int)
     """What is wrong with a node's result files, "" where nothing is."""
     paths = _candidates(directories, file_names(sweep_id, node, job_id))
     return next(filter(None, (_good(path)[1] for path in paths)), "")
+
+
+def pair_trouble(directories: Iterable[str], sweep_id: str, nodes: Sequence[str], job_id: int) -> str:
+    """What is wrong with, or missing of, the times of a pair of nodes; "" where both have told them."""
+    directories = tuple(directories)
+    for node in nodes:
+        trouble = f"no result of {node}"
+        for path in _candidates(directories, (level_ratios.file_name(sweep_id, node, job_id),)):
+            try:
+                found = level_ratios.read_drop(path)
+            except FileNotFoundError:  # taken in meanwhile
+                continue
+            except DataError as error:
+                trouble = f"result of {node}: {one_line(error)}"
+                continue
+            if set(found.nodes) == set(nodes):
+                break
+            trouble = f"result of {node}: of {','.join(found.nodes)}"
+        else:
+            return trouble
+    return ""
 
 
 def _good(path: str) -> tuple[list[Record], str]:

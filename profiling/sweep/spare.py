@@ -67,6 +67,19 @@ class SpareNodes:
         """Whether a job of the sweep would leave too few: a node that is in use now may become the next idle one."""
         return self._lacks(name, 0 if name in self._free else 1)
 
+    def bars_all(self, names: Sequence[str]) -> bool:
+        """Whether one job on all of these would."""
+        if len(names) == 1:
+            return self.bars(names[0])
+        for name in names:
+            rest = self._copy()
+            for other in names:
+                if other != name:
+                    rest.take(other)
+            if rest.bars(name):
+                return True
+        return False
+
     def _lacks(self, name: str, more: int) -> bool:
         kind = self._kind.get(name)
         if kind is None:
@@ -83,10 +96,14 @@ class SpareNodes:
 
     def soon(self, more: Iterable[str]) -> SpareNodes:
         """The same, once the jobs that are ending have ended, and with `more` idle."""
-        found = copy.copy(self)
-        found._free, found._idle = self._free.copy(), self._idle.copy()
+        found = self._copy()
         for name in (*self._ending, *more):
             found.give(name)
+        return found
+
+    def _copy(self) -> SpareNodes:
+        found = copy.copy(self)
+        found._free, found._idle = self._free.copy(), self._idle.copy()
         return found
 
     def take(self, name: str) -> None:

@@ -26,7 +26,7 @@ from slurm_pal.profiling.sweep.gate import BARRED_S, LOOK_S, LOOK_SHARE, POLL_SH
 from slurm_pal.profiling.sweep.leaving import EARLY, HeldNode
 from slurm_pal.profiling.sweep.spare import stays
 from slurm_pal.profiling.sweep.spending import DAY_S, Expense, Spending
-from slurm_pal.profiling.sweep.sweep_job import is_ours
+from slurm_pal.profiling.sweep.sweep_job import is_ours, members
 from slurm_pal.profiling.sweep.sweep_state import (
     DONE,
     FAILED,
@@ -211,7 +211,7 @@ class Sweep:
         Those on which a job would leave too few idle nodes come after all others.
         """
         waiting = [n for n in waiting if not self._gate.bars(n)] or waiting
-        idle = [n for n in waiting if n in self._gate.idle]
+        idle = [n for n in waiting if self._gate.idles(n)]
         left = {n for n in waiting if self._dir.nodes[n].leavings}
         return next((n for n in idle if n in left), next(iter(idle or sorted(waiting, key=left.__contains__)), ""))
 
@@ -316,17 +316,20 @@ class Sweep:
         """Since the sweep was planned, nodes may have left Slurm or may have other GPUs."""
         now = {node.name: node.n_gpus for node in self._client.nodes()}
         for node, known in list(self._dir.nodes.items()):
-            if gpus := now.get(node, 0):
-                self._chosen[node] = self._chosen[node]._replace(gpus=gpus)
+            gpus = [now.get(name, 0) for name in members(node)]
+            if all(gpus):
+                self._chosen[node] = self._chosen[node]._replace(gpus=min(gpus) * len(gpus))
             elif known.state == TODO:
-                self._set(node, SKIPPED, reason="has no GPU any more" if node in now else "Slurm knows it no more")
+                there = now.keys() >= set(members(node))
+                self._set(node, SKIPPED, reason="has no GPU any more" if there else "Slurm knows it no more")
 
     def _own_jobs(self) -> dict[str, SlurmJob]:
         """Our jobs that have not ended, by node."""
         name, uid = sweep_job.job_name(self._dir.sweep_id), os.geteuid()
         ours = [job for job in self._client.jobs() if job.name == name and is_ours(job, uid)]
+        of = {frozenset(members(node)): node for node in self._dir.nodes}
         return {
-            job.req_nodes[0]: job
+            of.get(frozenset(job.req_nodes), job.req_nodes[0]): job
             for job in ours
             if job.req_nodes and job.state not in JOB_ENDED and job.state != "COMPLETING"
         }
@@ -420,6 +423,8 @@ class Sweep:
 
     def _collect(self, node: str, known: NodeState, job_state: str | None = None) -> bool:
         """Take the result of a node if it is there; `job_state`: of its job, "" where it is gone, None: not known."""
+        if len(members(node)) > 1:
+            return self._collect_pair(node, known)
         found = results.read(self._spool_dirs, self._dir.sweep_id, node, known.job_id)
         if found is None:
             return False
@@ -438,6 +443,14 @@ class Sweep:
         self._set(node, state, reason=found.reason or missing, gpus=found.gpus, rest="")
         if state == DONE:
             self._gate.measured()
+        return True
+
+    def _collect_pair(self, node: str, known: NodeState) -> bool:
+        if results.pair_trouble(self._spool_dirs, self._dir.sweep_id, members(node), known.job_id):
+            return False
+        self._news = True
+        self._set(node, DONE, reason=self._chosen[node].why, gpus=self._chosen[node].gpus, rest="")
+        self._gate.measured()
         return True
 
     def _may_be_stopped(self, node: str, known: NodeState, job_state: str | None) -> bool:
@@ -460,23 +473,26 @@ class Sweep:
         """
         nodes = self._dir.nodes
         held = [
-            HeldNode(n, nodes[n].job_id, since_s, nodes[n].leaves_for, nodes[n].stays)
+            HeldNode(name, nodes[n].job_id, since_s, nodes[n].leaves_for, nodes[n].stays)
             for n, since_s in (self._running_s.items() if self._watches else ())
+            for name in members(n)
         ]
+        of = {name: n for n in self._running_s for name in members(n)}
         left: dict[int, frozenset[str]] = {}
         for node, known in nodes.items():
             if known.leaves_for > 0:
-                left[known.leaves_for] = left.get(known.leaves_for, frozenset()) | {node}
+                left[known.leaves_for] = left.get(known.leaves_for, frozenset()) | {*members(node)}
         coming = [n for n, s in nodes.items() if s.state == SUBMITTED and n not in self._running_s]
-        changed = self._gate.look([self._chosen[n] for n in open_nodes], held, left, coming)
-        busy = [n for n in self._pending_s if n not in self._gate.idle]
+        wanted = [self._chosen[n]._replace(node=name) for n in open_nodes for name in members(n)]
+        changed = self._gate.look(wanted, held, left, coming)
+        busy = [n for n in self._pending_s if not self._gate.idles(n)]
         late = [n for n in busy if self._gate.bars(n) and not nodes[n].stays]
         if late:
             self._take_back(SPARE, late)
             self._gate.taken_back()
-        for node in self._gate.early:
+        for node in dict.fromkeys(of[name] for name in self._gate.early):
             self._leave(node, EARLY, "leaves early: too few idle nodes beside it")
-        for node, user in self._gate.leavers.items():
+        for node, user in {of[name]: user for name, user in self._gate.leavers.items()}.items():
             self._leave(node, user.job_id, f"leaves for job {user.job_id}")
         return changed
 
@@ -536,14 +552,17 @@ class Sweep:
         return True
 
     def _is_well(self, node: str) -> bool:
-        return any(seen.name == node and usable(seen.states) for seen in self._client.nodes())
+        return {seen.name for seen in self._client.nodes() if usable(seen.states)}.issuperset(members(node))
 
     def _why_ended(self, node: str, job_id: int, job: SlurmJob | None) -> str:
         state = f"{job.state}" if job else "gone from Slurm"
         if job and job.exit_code not in ("0:0", ""):
             state += f", exit code {job.exit_code}"
         words = last_line(sweep_job.output_path(self._dir.path, node))
-        trouble = results.complaint(self._spool_dirs, self._dir.sweep_id, node, job_id)
+        if len(members(node)) > 1:
+            trouble = results.pair_trouble(self._spool_dirs, self._dir.sweep_id, members(node), job_id)
+        else:
+            trouble = results.complaint(self._spool_dirs, self._dir.sweep_id, node, job_id)
         said = "; ".join(filter(None, (words, trouble)))
         return f"job {job_id} {state}: {said}" if said else f"job {job_id} {state}, without a result"
 
@@ -557,12 +576,14 @@ class Sweep:
         self._nodes_due_s = self._clock() + max(NODE_CHECK_S, LOOK_SHARE * (self._clock() - now))
         changed = False
         for node, running_s in late.items():
-            broken = seen.get(node, frozenset({"UNKNOWN"})) & NODE_UNUSABLE - {"DRAIN"}
+            states = frozenset().union(*(seen.get(name, {"UNKNOWN"}) for name in members(node)))
+            broken = states & NODE_UNUSABLE - {"DRAIN"}
             overdue = running_s > self._terms.job.time_limit_s + 120.0
             if broken or overdue:
                 job_id = self._dir.nodes[node].job_id
                 self._client.cancel([job_id])
-                state = "+".join(sorted(seen.get(node, ["unknown to Slurm"])))
+                known = seen.keys() >= set(members(node))
+                state = "+".join(sorted(states)) if known else "unknown to Slurm"
                 reason = f"node is {state}" if broken else "did not end at its time limit"
                 self._set(node, FAILED, reason=f"job {job_id}: {reason}")
                 changed = True

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The job that measures one node: its sbatch argv and its script. Pure."""
+"""The job that measures one node, or the network between two: its sbatch argv and its script. Pure.
+
+A pair of nodes stands where a node does, as their names with a comma between them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import NamedTuple
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.profiling.node.backends import Setting
+from slurm_pal.profiling.node.between import PER_GPU
 
 NAME_PREFIX = "pal-profile:"
 COMMENT = "pal-profile"
@@ -37,6 +41,7 @@ class JobOptions(NamedTuple):
     gpu_timeout_s: float | None = None
     mode: str = ""  # "solo": one GPU after the other
     mig: bool = False
+    srun: str = "srun"  # between nodes: where Slurm has it
 
 
 def job_name(sweep_id: str) -> str:
@@ -49,13 +54,18 @@ def is_ours(job: SlurmJob, uid: int) -> bool:
     return job.name.startswith(NAME_PREFIX) and job.uid == uid
 
 
+def members(node: str) -> tuple[str, ...]:
+    """The nodes of a job: one, or the two of a pair."""
+    return tuple(node.split(","))
+
+
 def output_path(directory: str, node: str) -> str:
     """Where a node's job writes what it prints."""
     return f"{directory}/{node}.out"
 
 
 def submit_argv(options: JobOptions, node: str, gpus: int, partitions: Sequence[str] = ()) -> list[str]:
-    """sbatch's arguments for one node; the script comes on stdin.
+    """sbatch's arguments for one node or pair, with so many GPUs in all; the script comes on stdin.
 
     One independent job per node: array tasks cannot name different nodes, and one job
     over many nodes is lost with the first bad one. `--export=NIL`: nothing of the
@@ -63,11 +73,12 @@ def submit_argv(options: JobOptions, node: str, gpus: int, partitions: Sequence[
     `partitions` are those of the node, the first of which is used where the site has not chosen one for sweeps.
     Raises UsageError when a path cannot be given to sbatch.
     """
+    nodes = len(members(node))
     argv = [
-        "-N1",
+        f"-N{nodes}",
         "-w", node,
         "--exclusive",
-        f"--gres=gpu:{gpus}",
+        f"--gres=gpu:{gpus // nodes}",
         "--mem=0",
         "-t", _clock(options.time_limit_s),
         "-J", job_name(options.sweep_id),
@@ -101,6 +112,8 @@ def _literal(path: str) -> str:
 
 def script(options: JobOptions, node: str, gpus: int) -> str:
     """The job's script: exec, so that Slurm's signal reaches the measuring process itself."""
+    if len(members(node)) > 1:
+        return _pair_script(options, node, gpus // 2)
     words = [
         options.python,
         "-P",  # do not import a json.py of the working directory
@@ -127,4 +140,21 @@ def script(options: JobOptions, node: str, gpus: int) -> str:
         words.append("--mig")
     if options.gpu_timeout_s is not None:
         words.append(f"--gpu-timeout-s={options.gpu_timeout_s:g}")
+    return "#!/bin/sh\nexec " + shlex.join(words) + "\n"
+
+
+def _pair_script(options: JobOptions, node: str, gpus: int) -> str:
+    """srun starts a process for each GPU, or one a node for emulated ones; `gpus` of each node.
+
+    It has to say that they get the environment: the job's own is NIL.
+    """
+    words = [options.srun, "--export=ALL", "--mpi=none", "--kill-on-bad-exit=1", "-N2"]
+    words.append(f"--ntasks-per-node={gpus if options.setting.name in PER_GPU else 1}")
+    words += [options.python, "-P", "-m", "slurm_pal.profiling.node.between", f"--sweep={options.sweep_id}"]
+    words += [f"--spool={options.spool}", f"--nodes={node}", f"--gpus={gpus}", f"--backend={options.setting.name}"]
+    words.append(f"--seed={options.setting.seed}")
+    if options.setting.registry:
+        words.append(f"--registry={options.setting.registry}")
+    if options.setting.wall_scale is not None:
+        words.append(f"--wall-scale={options.setting.wall_scale:g}")
     return "#!/bin/sh\nexec " + shlex.join(words) + "\n"

@@ -240,6 +240,12 @@ KEYS: dict[str, dict[str, Key]] = {
         "publish_every_s": Key(
             300.0, "how often a running sweep publishes its results so far, s; 0: only at its end", minimum=0
         ),
+        "network_pairs": Key(
+            0,
+            "pairs of nodes at each level of the network whose all-reduce a sweep measures; 0: none",
+            minimum=0,
+            maximum=64,
+        ),
         "nice": Key(10000, "nice value of sweep jobs", minimum=0),
         "partition": Key("", "partition of sweep jobs"),
         "account": Key("", "account of sweep jobs"),
