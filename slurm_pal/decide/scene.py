@@ -31,7 +31,7 @@ class Scene(NamedTuple):
 
     def locality(self, placed: Placement, rule: Rule) -> float:
         """The locality penalty of a placement, by how far apart its nodes are, the user's own among them."""
-        return rule.locality(self.network.level([*self.fixed, *(self.view.names[row] for row in placed.nodes)]))
+        return rule.locality(self.network.span([*self.fixed, *(self.view.names[row] for row in placed.nodes)]))
 
 
 def scenes(overview: Overview, snapshot: Snapshot, sensitivity: str, candidates: Candidates) -> list[Scene]:

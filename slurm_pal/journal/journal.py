@@ -151,7 +151,7 @@ class Observation(NamedTuple):
     slowdown: float  # believed of the slowest of them
     step_s: float  # seconds per iteration
     at_s: float
-    level: int = 0  # of the network that its nodes span (Topology.level)
+    level: int = 0  # of the network that its nodes span (Topology.span)
     locality: float = 1.0  # the penalty that was believed there
 
     @property

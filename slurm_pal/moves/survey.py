@@ -82,7 +82,7 @@ class Survey:
 
     def locality(self, nodes: Sequence[int], rule: Rule) -> float:
         """The locality penalty of a job on these nodes."""
-        return rule.locality(self.network.level([self._nodes[node].name for node in nodes]))
+        return rule.locality(self.network.span([self._nodes[node].name for node in nodes]))
 
     def holds(self, want: Want, node: int, planned: Mapping[int, tuple[int, int]]) -> bool:
         """Whether CPUs and memory of a node suffice once its own share there is free and `planned` is taken."""

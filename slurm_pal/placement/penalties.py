@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Locality penalties by level of the network: the factor on iteration time at level 1, 2, ... (Topology.level). Pure.
+"""Locality penalties by level of the network: the factor on iteration time at level 1, 2, ... (Topology.span). Pure.
 
 One factor for all levels is what PAL has (SC'24). Where a sweep has timed all-reduces between nodes, all penalties of
 one kind of work follow from one number: the share of its iteration that it spends in communication within a node. That

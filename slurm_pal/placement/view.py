@@ -62,7 +62,7 @@ class Rule(NamedTuple):
     farther: tuple[float, ...] = ()  # the penalty at level 2, 3, ... of the network; where it ends, as the one before
 
     def locality(self, level: int) -> float:
-        """The factor on iteration time at a level (Topology.level)."""
+        """The factor on iteration time at a level (Topology.span)."""
         if level < 2 or not self.farther:
             return self.locality_penalty if level else 1.0
         return self.farther[min(level - 2, len(self.farther) - 1)]

@@ -39,16 +39,6 @@ class Topology(NamedTuple):
         """The lowest level."""
         return tuple(switch for switch in self.switches if switch.level == 0)
 
-    def level(self, nodes: Sequence[str]) -> int:
-        """How far apart these nodes are. 0: one node; 1: several below one leaf or in one block, or a flat network;
-        2 and more: the lowest switch that holds them all is so many levels above, or none holds them."""
-        if len(nodes) < 2 or not self.switches:
-            return min(1, max(0, len(nodes) - 1))
-        for switch in sorted(self.switches, key=lambda switch: switch.level):
-            if nodes[0] in switch.nodes and {*switch.nodes}.issuperset(nodes):
-                return 1 + switch.level
-        return 2 + max(switch.level for switch in self.switches)
-
     def leaf_of(self) -> dict[str, str]:
         """Node -> its leaf or block."""
         return {node: switch.name for switch in self.leaves for node in switch.nodes}
@@ -61,7 +51,14 @@ class Topology(NamedTuple):
         apart = set(nodes)
         if len(apart) < 2 or not self.switches:
             return min(1, max(0, len(apart) - 1))
-        return min((1 + switch.level for switch in self.switches if apart.issubset(switch.nodes)), default=None)
+        first = next(iter(apart))
+        holding = (one for one in self.switches if first in one.nodes and apart.issubset(one.nodes))
+        return min((1 + switch.level for switch in holding), default=None)
+
+    def span(self, nodes: Collection[str]) -> int:
+        """The level of a job's nodes: as `level`, and above all switches where none holds them all."""
+        level = self.level(nodes)
+        return 2 + max(switch.level for switch in self.switches) if level is None else level
 
 
 def parse(text: str) -> Topology:

@@ -55,7 +55,7 @@ def look(
         known = earlier.get((job.job_id, job.restarts))
         if step_s is not None:
             sensitivity = facts_of(job, terms).sensitivity
-            level = network.level(job.nodes)
+            level = network.span(job.nodes)
             step_s = learning.smoothed(known.step_s if known else None, step_s)
             known = _observation(job, sensitivity, snapshot, level, at(expected, level), step_s, now_s)
             earlier[job.job_id, job.restarts] = known

@@ -22,7 +22,8 @@ SwitchName=core Switches=row,c
      (["n0", "n6"], None)],
 )  # fmt: skip
 def test_levels_of_a_tree(nodes: list[str], level: int | None) -> None:
-    assert of_conf(DEEP, NODES).level(nodes) == level
+    network = of_conf(DEEP, NODES)
+    assert network.level(nodes) == level and network.span(nodes) == (4 if level is None else level)
 
 
 def test_a_flat_network_and_blocks() -> None:
