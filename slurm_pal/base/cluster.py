@@ -72,3 +72,4 @@ class Partition(NamedTuple):
     billing: str = ""  # TRESBillingWeights
     topology: str = ""  # its own network of topology.yaml; "": that of the cluster
     own_blocks: bool = False  # its jobs share no block with others, as with --exclusive=topo
+    admits: tuple[tuple[str, str], ...] = ()  # who may run there, by Slurm's names (AllowAccounts); (): everybody

@@ -170,6 +170,9 @@ KEYS: dict[str, dict[str, Key]] = {
         "moves_per_job": Key(5, "most moves of one job in its life", minimum=0),
         "moves_per_user": Key(2, "most moves of one user's jobs under way at once", minimum=0),
         "move_cost_s": Key(60.0, "assumed cost of a move until moves have been measured, s", minimum=0),
+        "egress": Key(
+            0.0, "money that a move to a cheaper partition costs beside its restart, in the unit of prices", minimum=0
+        ),
         "lost_work_s": Key(600.0, "assumed work lost by moving a job without a checkpoint command, s", minimum=0),
         "ack_limit_s": Key(
             120.0, "a job that does not confirm its checkpoint within this time is not moved, s", minimum=1

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from slurm_pal.base.cluster import Partition
     from slurm_pal.base.config import Config
+    from slurm_pal.base.files import Reader
 
 GPU, CPU, MEMORY, NODE = "gres/gpu", "cpu", "mem", "node"
 LIVE_S = 86400.0
@@ -130,15 +131,20 @@ def live(path: str, text: str) -> dict[str, LivePrice]:
     return found
 
 
-def current(config: Config, partitions: Iterable[Partition], now_s: float) -> Prices:
-    """What hours cost now, by pal.toml and its live file; where that cannot be used, the constants count."""
+def current(
+    config: Config, partitions: Iterable[Partition], now_s: float, reader: Reader | None = None
+) -> Prices:  # fmt: skip
+    """What hours cost now, by pal.toml and its live file; where that cannot be used, the constants count.
+
+    `reader` reads the file in place of `read_trusted`.
+    """
     billing = {partition.name: partition.billing for partition in partitions if partition.billing}
     path, rows, trouble = config.text("submit", "prices"), {}, ""
     if path:
         from slurm_pal.base.files import read_trusted
 
         try:
-            rows = live(path, read_trusted(path).decode("utf-8", "replace"))
+            rows = live(path, (reader or read_trusted)(path).decode("utf-8", "replace"))
         except (OSError, DataError) as error:
             trouble = f"the live prices cannot be read: {error}"
     return prices(config.prices, billing, rows, now_s)._replace(trouble=trouble)

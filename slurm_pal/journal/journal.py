@@ -84,6 +84,7 @@ class Move(NamedTuple):
     old_partitions: str = ""  # ours from before the move, that may stand in its place ("" none)
     owners: str = ""  # partitions that want the nodes back: no move to better GPUs, and without a target
     ran_s: float = 0.0  # of a job that leaves for owners: how long its run had lasted
+    saving: float = 0.0  # money that a move to a cheaper partition saves, predicted; 0.0 of a move for time
 
 
 class LoanList(NamedTuple):

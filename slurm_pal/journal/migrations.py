@@ -171,5 +171,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE observations ADD COLUMN level INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE observations ADD COLUMN locality REAL NOT NULL DEFAULT 1",
     ),
+    ("ALTER TABLE moves ADD COLUMN saving REAL NOT NULL DEFAULT 0",),
 )
 """Statements that lead from one schema version to the next; the version is their number. Append only."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from slurm_pal.decide.network import together
 from slurm_pal.decide.scene import rows
+from slurm_pal.moves.money import Money
 from slurm_pal.moves.survey import Survey, Want
 from slurm_pal.moves.worth import Movable, MoveLimits, Planner, Slots, slots
 from slurm_pal.placement import place
@@ -21,6 +22,20 @@ class Way(NamedTuple):
     movable: Movable
     kept_off: tuple[int, ...]  # nodes to leave: its GPUs there are slow, or it changes its partition
     speed: float = 1.0  # its throughput on median GPUs there over that on median ones of its own partition
+    money: Money | None = None  # its user wants the cheaper place: `movable` counts an hour there as its price
+
+    @property
+    def factor(self) -> float:
+        """The time factor where it runs, relative to median GPUs of where it goes."""
+        return self.movable.factor / (self.money.cheaper if self.money else 1.0)
+
+    def left_s(self, product: float) -> tuple[float, float]:
+        """Run time to come where it runs, and on GPUs with this product."""
+        return self.movable.remaining_s * self.factor, self.movable.remaining_s * product
+
+    def why_not(self, product: float) -> str:
+        """Why a move to such GPUs saves too little money; "" where it does not, or is not for money."""
+        return self.money.why_not(*self.left_s(product), self.movable.cost_s) if self.money else ""
 
 
 class Found(NamedTuple):
@@ -35,9 +50,19 @@ class Found(NamedTuple):
 
     @property
     def gain_s(self) -> float:
-        """Expected run time saved, cost not deducted."""
+        """Expected run time saved, cost not deducted; for money in hours at the price of where it goes."""
         movable = self.way.movable
         return movable.remaining_s * (movable.factor - self.placed.product)
+
+    @property
+    def sooner_s(self) -> float:
+        """Expected run time saved, whatever it costs; less than nothing where the job runs longer there."""
+        return self.way.movable.remaining_s * (self.way.factor - self.placed.product)
+
+    @property
+    def saving(self) -> float:
+        """Money saved, cost not deducted; 0.0 of a move for time."""
+        return self.way.money.saving(*self.way.left_s(self.placed.product)) if self.way.money else 0.0
 
     @property
     def worth(self) -> float:
@@ -112,7 +137,9 @@ class Bookings:
     def _try(self, way: Way, planned: Mapping[int, tuple[int, int]]) -> Found | None:
         barred = {*way.kept_off, *(node for node in planned if not self._survey.holds(way.want, node, planned))}
         placed = self._planner.attempt(way.movable, barred, lambda placed: self._nearer(way, placed))
-        return Found(way, placed) if placed is not None and self._is_gain(way, placed) else None
+        if placed is None or way.why_not(placed.product):
+            return None
+        return Found(way, placed) if self._is_gain(way, placed) else None
 
     def _nearer(self, way: Way, placed: Placement) -> Placement:
         """The placement on as few leaves of the network as can be, with the locality penalty that it has there."""
@@ -147,7 +174,8 @@ class Bookings:
         found = Found(way, lost.placed)
         # Not those that the other one holds and has not left.
         lowest = all(self._lowest(node, gpus) for node, gpus in slots(lost.placed))
-        return found if lowest and found.gain_s > self._margin * mine.cost_s else None
+        pays = found.gain_s > self._margin * mine.cost_s and not way.why_not(lost.placed.product)
+        return found if lowest and pays else None
 
     def _lowest(self, node: int, gpus: Sequence[int]) -> bool:
         """Whether these are the GPUs that Slurm would hand out now."""

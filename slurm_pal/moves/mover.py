@@ -172,6 +172,6 @@ class Mover:
             amounts = {"ran_s": move.ran_s, "lost_s": reclaimed.lost_s(move)}
             whole |= {"to": move.owners, "checkpoint": int(reclaimed.saved(move))}
         else:
-            amounts = {"gain_s": move.gain_s}
+            amounts = {"gain_s": move.gain_s, **({"saving": move.saving} if move.saving else {})}
             whole |= {"to": move.target_gpus}
         self._note(what, {**whole, **{name: round(s, 1) for name, s in amounts.items()}, "at_s": at_s, **more})

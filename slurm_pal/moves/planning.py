@@ -20,6 +20,7 @@ from slurm_pal.journal import journal
 from slurm_pal.journal.move_states import MoveStep
 from slurm_pal.moves.booking import Bookings, Found, Traffic, Way, thin_out
 from slurm_pal.moves.learning import slowest
+from slurm_pal.moves.money import Money
 from slurm_pal.moves.survey import Survey, Want
 from slurm_pal.moves.worth import Movable, MoveLimits, Slots, expected_left_s, slots, stated_limit_s
 from slurm_pal.placement.penalties import Penalties
@@ -27,6 +28,7 @@ from slurm_pal.placement.view import Rule
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import Snapshot
 
+NO_GPUS = "no GPUs are free there that suit it"
 LOST_SHARE = 0.5
 """A job without a checkpoint of ours loses on average half of the most that it can lose."""
 
@@ -36,6 +38,7 @@ class Elsewhere(NamedTuple):
 
     partition: str
     speed: float  # its throughput there over that where it runs, on median GPUs, as far as known
+    money: Money | None = None  # its user wants what costs least; None: the faster place counts
 
 
 class Running(NamedTuple):
@@ -100,6 +103,7 @@ class PlannedMove(NamedTuple):
     why: str  # one sentence
     partition: str = ""  # it is sent to; "" where it stays in its own
     own_partitions: str = ""  # its user's list then
+    saving: float = 0.0  # money, cost not deducted; 0.0 of a move for time
 
 
 class Passed(NamedTuple):
@@ -138,6 +142,7 @@ def to_move(
         before=planned.before, after=planned.after, gain_s=planned.gain_s, cost_s=planned.cost_s,
         checkpoint=planned.checkpoint, ack=ack, step=MoveStep.PLANNED, step_s=now_s, partition=planned.partition,
         own_partitions=planned.own_partitions, old_partitions=old_partitions if planned.partition else "",
+        saving=planned.saving,
     )  # fmt: skip
 
 
@@ -248,12 +253,16 @@ class _Planning:
         each other (see steered.py), and not to GPUs of another type.
         """
         one = self._running[want.job.job_id]
-        speed = next(other.speed for other in one.elsewhere if other.partition == want.partition)
+        speed, money = next((o.speed, o.money) for o in one.elsewhere if o.partition == want.partition)
         plain = one._replace(factor=None, remaining_s=one.stated_s)
         way = self._way(want, partition, plain)
         here = way.movable
-        there = here._replace(factor=here.factor * speed, remaining_s=here.remaining_s / speed)
-        return way._replace(movable=there, kept_off=tuple(node for node, _ in here.slots), speed=speed)
+        # What earlier moves brought says how much time faster GPUs save, not how much work is left to be paid for.
+        counts = (money.cheaper, self._calibration(one)) if money else (1.0, 1.0)
+        there = here._replace(
+            factor=here.factor * speed * counts[0], remaining_s=here.remaining_s / speed / counts[1]
+        )  # fmt: skip
+        return way._replace(movable=there, kept_off=tuple(node for node, _ in here.slots), speed=speed, money=money)
 
     def _believed(self, want: Want, rule: Rule) -> float:
         """The time factor (slowdown x locality) of the GPUs that it holds; on whole nodes all of them count."""
@@ -301,11 +310,12 @@ class _Planning:
         What a job reports of itself counts only where it lowers the site's own expectation: its words may move it
         back in the order, never ahead of another user's job.
         """
-        movable, speed = found.way.movable, found.way.speed
+        movable, speed, money = found.way.movable, found.way.speed, found.way.money
         one = self._running[found.job_id]._replace(remaining_s=None)
         here = self._believed(found.way.want, movable.rule)
         expected_s = self._calibration(one) * self._remaining_s(one, here) / speed
-        gain_s = max(0.0, expected_s * (here * speed - found.placed.product))
+        cheaper = money.cheaper if money else 1.0
+        gain_s = max(0.0, expected_s * (here * speed * cheaper - found.placed.product))
         return movable.shape.total * min(found.gain_s, gain_s) / (1 + self._terms.lately.get(one.job.user, 0))
 
     # Choosing
@@ -359,6 +369,8 @@ class _Planning:
         if found is None:
             least_s = self._terms.margin * ways[0].movable.cost_s
             self._why[job_id] = f"no free GPUs would save it {least_s:.0f} s, the least for a move"
+            dear = [f"{way.want.partition}: {way.why_not(1.0) or NO_GPUS}" for way in ways if way.money]
+            self._why[job_id] += "".join(f"; in its place {text}" for text in dear)
             return None
         others = self._bookings.in_the_way(found)
         if others:
@@ -372,16 +384,17 @@ class _Planning:
         movable, job, target = found.way.movable, found.way.want.job, slots(found.placed)
         one, way = self._running[job.job_id], found.way
         source, goal = self._text(movable.slots), self._text(target)
-        before, after = movable.factor / way.speed, found.placed.product / way.speed
-        left_s = movable.remaining_s * movable.factor / self._calibration(one)
+        before, after = way.factor / way.speed, found.placed.product / way.speed
+        left_s = movable.remaining_s * way.factor / (1.0 if way.money else self._calibration(one))
         where = [f" in {name}" if way.want.partition else "" for name in (job.partition, way.want.partition)]
         why = f"{source} at {before:.2f}{where[0]} -> {goal} at {after:.2f}{where[1]}: {_gain(found)}"
         return PlannedMove(
             job_id=job.job_id, user=job.user, restarts=job.restarts, source=source,
             target=tuple(self._survey.occupancy.names[node] for node, _ in target), target_gpus=goal,
-            before=before, after=after, gain_s=found.gain_s, cost_s=movable.cost_s,
+            before=before, after=after, gain_s=found.sooner_s, cost_s=movable.cost_s,
             checkpoint=one.checkpoint, why=f"{why} of {left_s:.0f} s left, for {movable.cost_s:.0f} s",
             partition=way.want.partition, own_partitions=",".join(one.own_partitions) if way.want.partition else "",
+            saving=found.saving,
         )  # fmt: skip
 
     def _text(self, held: Slots) -> str:
@@ -396,7 +409,7 @@ def gpus_of(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def _gain(found: Found) -> str:
-    return f"{found.gain_s:.0f} s gained"
+    return f"{found.saving:.2f} of money saved" if found.way.money else f"{found.gain_s:.0f} s gained"
 
 
 def _no_shape(one: Running) -> str:

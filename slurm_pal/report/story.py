@@ -131,7 +131,8 @@ def _move(move: Move, steps: list[tuple[str, float]]) -> Event:
     place = f"{target} in {move.partition}" if move.partition else target
     observed_s = learning.observed_gain_s(move)
     text = f"{_moved_text(move.outcome, move.source, place)}: time factor {move.before:.3f} -> {move.after:.3f}"
-    text += f", gain predicted {move.gain_s:.0f} s at a cost of {move.cost_s:.0f} s"
+    gain = f"{move.saving:.2f} of money" if move.saving else f"{move.gain_s:.0f} s"
+    text += f", gain predicted {gain} at a cost of {move.cost_s:.0f} s"
     if move.outcome in CARRIED_OUT:
         text += ", observed " + (
             "unknown (the job must call pal progress)" if observed_s is None else f"{observed_s:.0f} s"
@@ -139,6 +140,7 @@ def _move(move: Move, steps: list[tuple[str, float]]) -> Event:
     return {
         "at_s": move.made_s, "what": "move", "from": move.source, "to": target, "partition": move.partition,
         "before": move.before, "after": move.after, "gain_s": move.gain_s, "observed_gain_s": observed_s,
+        "saving": move.saving,
         "cost_s": move.cost_s, "checkpoint": move.checkpoint,
         "steps": [{"step": step, "at_s": at_s} for step, at_s in steps],
         "outcome": move.outcome, "detail": move.detail, "ended_s": move.ended_s if move.outcome else None,

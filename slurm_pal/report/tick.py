@@ -118,6 +118,10 @@ def csv_rows(seen: TickResult) -> list[dict[str, Any]]:
     return [{"list": name, **row} for name, rows in listed.items() for row in rows]
 
 
+def _gain(planned: PlannedMove) -> str:
+    return f"{planned.saving:.2f} of money" if planned.saving else f"{planned.gain_s:.0f} s"
+
+
 def _target(planned: PlannedMove) -> str:
     return planned.target_gpus + (f" in {planned.partition}" if planned.partition else "")
 
@@ -137,7 +141,7 @@ def lines(seen: TickResult) -> list[str]:
     text += _order_text(seen.ordered)
     if seen.decided.plan and seen.decided.plan.moves:
         rows = [
-            (str(m.job_id), f"{m.source} -> {_target(m)}", f"{m.before:.3f} -> {m.after:.3f}", f"{m.gain_s:.0f} s",
+            (str(m.job_id), f"{m.source} -> {_target(m)}", f"{m.before:.3f} -> {m.after:.3f}", _gain(m),
              f"{m.cost_s:.0f} s", "yes" if m.checkpoint else "no")
             for m in seen.decided.plan.moves
         ]  # fmt: skip

@@ -238,6 +238,12 @@ def counting(pairs: dict[str, str]) -> Counting:
     )
 
 
+_ADMITS = (
+    "AllowGroups", "AllowAccounts", "AllowQos", "DenyAccounts", "DenyQos", "RootOnly", "ReqResv", "AllocNodes",
+)  # fmt: skip
+"""What of a partition says who may run there."""
+
+
 def partition(line: str) -> Partition:
     """One line of `scontrol show partition -o`."""
     pairs = fields(line)
@@ -256,6 +262,7 @@ def partition(line: str) -> Partition:
         billing=value(pairs, "TRESBillingWeights"),
         topology=value(pairs, "Topology"),
         own_blocks=pairs.get("ExclusiveTopo") == "YES" or pairs.get("Exclusive") == "TOPO",
+        admits=tuple((key, text) for key in _ADMITS if (text := value(pairs, key)) not in ("", "ALL", "NO")),
     )
 
 

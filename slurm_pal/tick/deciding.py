@@ -11,11 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from slurm_pal.base import prices
 from slurm_pal.base.cluster import Gpu
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import PalError, one_line
 from slurm_pal.base.files import Reader, read_trusted
 from slurm_pal.base.hostlist import expand
+from slurm_pal.decide import place_mark
 from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.facts import MoveSettings
 from slurm_pal.decide.lease import REQUIRED, LeaseKind, Sort, TickLease
@@ -26,7 +28,7 @@ from slurm_pal.moves import learning
 from slurm_pal.moves.learning import Corrections
 from slurm_pal.moves.planning import MovePlan, MoveTerms, Passed, Running, plan
 from slurm_pal.moves.steps import no_checkpoint
-from slurm_pal.partitions import sharing
+from slurm_pal.partitions import cheaper, crossing, sharing
 from slurm_pal.partitions.sharing import Shared
 from slurm_pal.pending import head
 from slurm_pal.pending.demand import wanted
@@ -139,13 +141,29 @@ class Decider:
                 waits = wanted(overview, wishes, frozenset(move.job_id for move in open_moves))
                 terms = terms._replace(wanted=waits)
             here = heard if self._only_user else published
+            running, dear = self._cheaper(overview, running, moves, wishes, now_s)
             running, still = (running, ()) if self._avoids else spread(running)
             planned = plan(claimed(overview, wishes), heard, running, terms, now_s, here)
             planned = planned._replace(passed=(*planned.passed, *still))
             planned = near_together(planned, overview)
+            planned = planned._replace(passed=tuple(_with_note(one, dear) for one in planned.passed))
         return Decided(
             jobs, published, tuple(wishes), planned, tuple(learnt.exposed), calibration, trouble, learnt.penalties
         )  # fmt: skip
+
+    def _cheaper(
+        self, overview: Overview, running: tuple[Running, ...], moves: Sequence[Move], wishes: Sequence[Wish],
+        now_s: float,
+    ) -> tuple[tuple[Running, ...], dict[int, str]]:  # fmt: skip
+        """The running jobs with the cheaper places where they might go on, and why others of their places are none."""
+        if not any(place_mark.bears(one.job) for one in running):
+            return running, {}
+        moving = frozenset(move.job_id for move in moves if not move.outcome)
+        terms = cheaper.MoneyTerms(
+            prices.current(self._config, overview.partitions, now_s, self._reader), self._number("egress"),
+            wanted(overview, wishes, moving), crossing.failed(moves),
+        )  # fmt: skip
+        return cheaper.with_cheaper(overview, running, terms, now_s)
 
     def _fences(
         self, overview: Overview, scores: Snapshot, waiting: Sequence[Waiting], fences: Mapping[int, TickLease],
@@ -279,6 +297,10 @@ def spread(running: Sequence[Running]) -> tuple[tuple[Running, ...], tuple[Passe
     moving = {one.job.job_id for one in some}
     why = "it could only gain faster GPUs, and rebalance.avoid is off"
     return some, tuple(Passed(one.job.job_id, why) for one in running if one.job.job_id not in moving)
+
+
+def _with_note(one: Passed, notes: Mapping[int, str]) -> Passed:
+    return one._replace(why=f"{one.why}; {notes[one.job_id]}") if one.job_id in notes else one
 
 
 def near_together(planned: MovePlan, overview: Overview) -> MovePlan:

@@ -21,6 +21,7 @@ from slurm_pal.base.config import KEYS, Config, Value
 from slurm_pal.base.errors import ConfigError, DataError
 from slurm_pal.base.files import read_trusted
 from slurm_pal.base.numbers import digits
+from slurm_pal.base.prices import Rates
 from slurm_pal.tick import coding
 from slurm_pal.tick.hearing import Heard, Read
 
@@ -35,6 +36,7 @@ class KeptSettings(NamedTuple):
 
     values: tuple[tuple[str, str, Value, str], ...]  # section, name, value, origin; of all settings
     apps: dict[str, str]
+    prices: dict[str, Rates] = {}
 
 
 class KeptHead(NamedTuple):
@@ -63,13 +65,14 @@ class KeptTick(NamedTuple):
 def kept_settings(config: Config) -> KeptSettings:
     """Settings as a noun."""
     rows = tuple((s, n, config[s, n], config.origin(s, n)) for s, names in KEYS.items() for n in names)
-    return KeptSettings(rows, dict(config.apps))
+    return KeptSettings(rows, dict(config.apps), dict(config.prices))
 
 
 def settings_again(kept: KeptSettings) -> Config:
     """The same as settings. A setting that this release does not have is left out. Raises DataError."""
     config = Config()
     config.apps.update(kept.apps)
+    config.prices.update(kept.prices)
     try:
         for section, name, value, origin in kept.values:
             if name in KEYS.get(section, {}):

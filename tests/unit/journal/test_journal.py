@@ -544,14 +544,14 @@ def test_moves_of_the_first_schema_stay_in_their_partitions(path: str, monkeypat
     with monkeypatch.context() as first:
         first.setattr(module, "MIGRATIONS", module.MIGRATIONS[:1])
         open_journal(path).close()
-    old = move(7)[1:-5]
+    old = move(7)[1:-6]
     row = [json.dumps(value) if isinstance(value, tuple) else value for value in old]
     with closing(sqlite3.connect(path)) as connection, connection:
-        names = ", ".join(Move._fields[1:-5])
+        names = ", ".join(Move._fields[1:-6])
         connection.execute(f"INSERT INTO moves ({names}) VALUES ({', '.join('?' * len(row))})", row)
     with open_journal(path) as journal:
         (found,) = journal.moves()
-        assert found[1:] == (*old, "", "", "", "", 0.0)
+        assert found[1:] == (*old, "", "", "", "", 0.0, 0.0)
         other = journal.begin(move(99)._replace(partition="fast", own_partitions="slow,fast"))
         assert journal.moves(job_id=99) == [other] and other.partition == "fast"
 
