@@ -28,6 +28,7 @@ MOVES = (
     Column("gain_s", NUMBER, "gain predicted, cost not deducted (s)"),
     Column("observed_gain_s", NUMBER, "gain by the job's own steps (s); NA: it does not report its pace"),
     Column("cost_s", NUMBER, "cost predicted (s)"),
+    Column("saving", NUMBER, "money saved by prediction, cost not deducted; 0: a move for time"),
     Column("outcome", CATEGORY, "how it ended; NA: it is under way", (*ENDS, MoveOutcome.UNKNOWN.value)),
     Column("step", TEXT, "last step that was taken; NA: not known"),
     Column("why", TEXT, "details of the outcome"),
@@ -48,5 +49,5 @@ def moves(since: datetime.datetime | str | float | None = None) -> pd.DataFrame:
 
 def _row(row: reported.MoveRow) -> tuple[object, ...]:
     texts = (row.source or None, row.target or None, row.partition or None)
-    numbers = (row.before, row.after, row.gain_s, row.observed_gain_s, row.cost_s)
+    numbers = (row.before, row.after, row.gain_s, row.observed_gain_s, row.cost_s, row.saving)
     return (row.made_s, row.job_id, row.user, *texts, *numbers, row.outcome, row.step or None, row.why or None)

@@ -40,6 +40,7 @@ class MoveRow(NamedTuple):
     step: str  # the last step taken
     why: str
     partition: str = ""  # that it is sent to, if not its own
+    saving: float = 0.0  # money, predicted, cost not deducted; 0.0 of a move for time
 
 
 def read(
@@ -83,7 +84,7 @@ def of_journal(moves: Iterable[Move]) -> list[MoveRow]:
         MoveRow(
             move.made_s, move.job_id, move.user, move.source, move.target_gpus or ",".join(move.target), move.before,
             move.after, move.gain_s, learning.observed_gain_s(move), move.cost_s, move.outcome, move.step, move.detail,
-            move.partition,
+            move.partition, move.saving,
         )
         for move in moves
     ]  # fmt: skip
@@ -116,7 +117,8 @@ def cells(row: MoveRow) -> list[str]:
     numbers = ["-" if value is None else f"{value:.0f}" for value in (row.gain_s, row.observed_gain_s, row.cost_s)]
     outcome = row.outcome or (f"under way ({row.step})" if row.step else "under way")
     where = [row.source or "-", (row.target or "-") + (f" in {row.partition}" if row.partition else "")]
-    return [stamp(row.made_s), str(row.job_id), row.user, *where, factor, *numbers, outcome, row.why or "-"]
+    why = [f"to save {row.saving:.2f} of money"] * bool(row.saving) + [row.why] * bool(row.why)
+    return [stamp(row.made_s), str(row.job_id), row.user, *where, factor, *numbers, outcome, "; ".join(why) or "-"]
 
 
 def totals(rows: Sequence[MoveRow], calibration: float | None) -> dict[str, Any]:

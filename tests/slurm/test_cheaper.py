@@ -95,6 +95,8 @@ def test_a_job_follows_the_prices_and_one_that_would_save_too_little_stays(site:
     assert any("144.00 would be saved, more than 200.0" in why for why in told), told[-1]
     site.wait(lambda: (site.home / f"out-{large}").read_text().splitlines()[-1:] == ["new cheap"])
     assert (site.home / f"out-{large}").read_text().startswith("old dear\n")
+    (row,) = json.loads(site.run(*PAL, "moves", "--json"))["moves"]
+    assert row["saving"] == pytest.approx(288, rel=0.01) and "to save 28" in site.run(*PAL, "moves")
     said = json.loads(site.run(*PAL, "explain", str(large), "--json"))
     (event,) = [event for event in said["story"] if event["what"] == "move" and "saving" in event]
     assert event["saving"] == pytest.approx(288, rel=0.01) and "of money at a cost of" in event["text"]

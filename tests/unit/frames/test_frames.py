@@ -420,7 +420,7 @@ def test_moves(folder: Path) -> None:
     assert plain(found.iloc[0]) == {
         "made_time": at(NOW_S - 500), "job_id": 7, "user": "anna", "source": "n3:0,1", "target": "n5:0,1",
         "before": 1.25, "after": 1.0, "gain_s": 800.0, "observed_gain_s": found["observed_gain_s"][0], "cost_s": 60.0,
-        "outcome": "moved", "step": "signalling",
+        "saving": 0.0, "outcome": "moved", "step": "signalling",
     }  # fmt: skip
     assert 0 < found["observed_gain_s"][0] < 800
     assert found["partition"][1] == "fast" and pd.isna(found["outcome"][1])

@@ -124,6 +124,23 @@ def test_there_and_back(site: Site) -> None:
     assert (site.outcome(number), site.list_of(number), site.partitions()[number].ours) == ("moved", "slow", "slow")
 
 
+def test_between_single_partitions_there_and_back(site: Site) -> None:
+    """As a job goes to a cheaper place: its list is where it runs, and that one comes back."""
+    number = site.submit("--gres=gpu:1", "--partition=slow")
+    site.start(number, own_partitions="slow")
+    site.run()
+    assert (site.outcome(number), site.list_of(number)) == ("moved", "fast")
+    back = {"partition": "slow", "source": "n1:0", "target": ("n0",), "target_gpus": "n0:0", "old_partitions": "fast"}
+    site.start(number, own_partitions="fast", **back)
+    site.run()
+    assert (site.outcome(number), site.list_of(number)) == ("moved", "slow")
+    assert (site.partitions()[number].ours, site.partitions()[number].own) == ("slow", "fast")
+    site.submit("-w", "n1", "--gres=gpu:2", "--partition=fast")
+    site.start(number, own_partitions="slow", old_partitions="slow")
+    site.run()
+    assert (site.outcome(number), site.list_of(number)) == ("elsewhere", "slow")
+
+
 @pytest.mark.parametrize("how", ["drained", "taken", "down", "no such"])
 def test_an_unwilling_target(site: Site, how: str) -> None:
     number = site.submit("--gres=gpu:1", f"--partition={OWN}")
