@@ -29,10 +29,11 @@ from slurm_pal.allocation.max_min import max_min
 from slurm_pal.allocation.problem import Allocation, Problem, Vector, rows_of
 from slurm_pal.allocation.sia import SiaSettings, sia, standing
 from slurm_pal.allocation.sufferage import least_completion
-from slurm_pal.allocation.throughput_sum import max_sum
+from slurm_pal.allocation.throughput_sum import cost, max_sum
 from slurm_pal.allocation.water_filling import hierarchical
 
 NONPREEMPTIVE_MAKESPAN, NONPREEMPTIVE_COMPLETION = "nonpreemptive-makespan", "nonpreemptive-completion"
+COST = "gavel:cost"
 HADAR, SIA, PAL_SIA = "hadar", "sia", "pal-sia"
 UNAWARE = frozenset({HADAR, SIA})
 """Published policies that know types of GPUs only: to them the GPUs of a partition are alike, and so are its nodes."""
@@ -102,6 +103,12 @@ def _dealt(
     return policy
 
 
+def _for_money(problem: Problem) -> Allocation:
+    """The most work for the money. Each job's throughputs are in a unit of its own: shares of its best one count."""
+    best = problem.throughput.max(axis=1, initial=0.0, keepdims=True)
+    return cost(problem._replace(throughput=problem.throughput / np.where(best > 0, best, 1.0)))
+
+
 def _hadar(problem: Problem, pinned: NDArray[np.bool_]) -> NDArray[np.int64]:
     return hadar(problem, problem.remaining, np.zeros(problem.n_jobs), pinned)
 
@@ -120,6 +127,7 @@ STEADY: dict[str, Callable[[Problem], Allocation]] = {
     "gavel:ftf": _then(finish_time_fairness, second_stage.finish_time_floor),
     "gavel:makespan": soon,
     "gavel:max-sum": max_sum,
+    COST: _for_money,
     "gavel:hierarchical": by_entity,
     HADAR: _dealt(_hadar),
     SIA: _dealt(_sia),

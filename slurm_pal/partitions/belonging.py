@@ -160,11 +160,14 @@ def _bounds(group: frozenset[str], cells: Mapping[frozenset[str], int]) -> list[
     return [(names, float(bound)) for names, bound in found.items()]
 
 
-def problem_of(where: SharedPartitions, sharers: Sequence[Sharer], locality_penalty: float, now_s: float) -> Problem:
+def problem_of(
+    where: SharedPartitions, sharers: Sequence[Sharer], locality_penalty: float, now_s: float,
+    prices: Mapping[str, float] | None = None,
+) -> Problem:  # fmt: skip
     """The jobs as an allocation problem. Remaining work is counted in the unit of each job's own throughputs.
 
     Where a job runs that may move does not count: the question is who belongs where. What a move costs is for
-    `planning`.
+    `planning`. `prices`: partition -> money for a GPU hour; None: all are alike.
     """
     site = where.site
     speed = np.array([[one.speed.get(p.name, 0.0) for p in site.partitions] for one in sharers])
@@ -186,6 +189,8 @@ def problem_of(where: SharedPartitions, sharers: Sequence[Sharer], locality_pena
         entity=np.array([accounts[_account(one.job)] for one in sharers]),
         entity_weight=np.ones(max(1, len(accounts))),
     )
+    if prices is not None:
+        made = made._replace(price=np.array([prices[column.partition] for column in site.names]))
     made = made._replace(held=np.array([_held(where, made, k, one) for k, one in enumerate(sharers)], dtype=np.int64))
     uses = [[float(column.partition in names) for column in site.names] for names, _ in where.overlaps]
     if not uses:

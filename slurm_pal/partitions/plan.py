@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from slurm_pal.allocation import sufferage
 from slurm_pal.allocation.problem import Allocation, Problem
-from slurm_pal.allocation.steady import NONPREEMPTIVE_COMPLETION, STEADY, UNAWARE
+from slurm_pal.allocation.steady import COST, NONPREEMPTIVE_COMPLETION, STEADY, UNAWARE
+from slurm_pal.base import prices
 from slurm_pal.base.config import Config
-from slurm_pal.base.errors import ConfigError
+from slurm_pal.base.errors import ConfigError, DataError
 from slurm_pal.base.files import Reader, read_trusted
 from slurm_pal.decide.candidates import may_start
 from slurm_pal.decide.case import settings_of
@@ -58,13 +59,13 @@ class Partitions:
     """Shares partitions out for one configuration. Raises ConfigError for a policy that is not known."""
 
     def __init__(self, config: Config, journal: Journal, reader: Reader = read_trusted) -> None:
-        self._config, self._journal = config, journal
+        self._config, self._journal, self._reader = config, journal, reader
         name = config.text("rebalance", "allocation")
         if name not in STEADY:
             origin = config.origin("rebalance", "allocation")
             raise ConfigError(f"rebalance.allocation = {name!r} ({origin}) is not one of {', '.join(STEADY)}")
         self._allocate, self._alike = STEADY[name], name in UNAWARE
-        self._publishes = name == NONPREEMPTIVE_COMPLETION
+        self._publishes, self._priced = name == NONPREEMPTIVE_COMPLETION, name == COST
         self.market: Market | None = None  # what the last tick has found for jobs to come
         self.speeds = Speeds(config, journal, reader)
 
@@ -73,7 +74,7 @@ class Partitions:
     ) -> Parted:  # fmt: skip
         """Wishes for the pending jobs, what takes our lists back from all others, and where running ones might go.
 
-        Raises DataError for a table of throughputs that cannot be read.
+        Raises DataError for a table of throughputs that cannot be read, and where a price is missing that is needed.
         """
         self.market = None
         leases = Leases(self._journal.leases(Sort.PARTITIONS), self._journal.leases())
@@ -136,7 +137,8 @@ class Partitions:
         if where is None or not taking_part:
             return [], {}
         penalty = 1.0 if self._alike else settings.locality_penalty
-        problem = belonging.problem_of(where, taking_part, penalty, now_s)
+        hourly = self._prices(overview, known, names, now_s) if self._priced else None
+        problem = belonging.problem_of(where, taking_part, penalty, now_s, hourly)
         shares = self._allocated(where, problem, known, now_s, interval_s)
         rows = [*range(len(jobs)), *(k for k, one in enumerate(taking_part) if one.job.job_id in elsewhere)]
         belongs = belonging.by_partition(where, shares, rows)
@@ -145,6 +147,15 @@ class Partitions:
         room = _room(overview, frozenset(one.job.job_id for one in jobs))
         wishes = sharing.share(jobs, belongs[: len(jobs)], leases.partitions, room, overview.up, terms, now_s)
         return wishes, {taking_part[k].job.job_id: found for k, found in zip(rows, belongs, strict=True)}
+
+    def _prices(self, overview: Overview, known: Known, names: Sequence[str], now_s: float) -> dict[str, float]:
+        """Partition -> money for a GPU hour now. Raises DataError where one is not known, or 0."""
+        listed = prices.current(self._config, overview.partitions, now_s, self._reader)
+        usage = {name: prices.Usage(1, nodes=0, gpu_type=known.type_of.get(name, "")) for name in names}
+        found = {name: listed.per_hour(name, usage[name]) or 0.0 for name in names}
+        if none := [name for name, price in found.items() if price <= 0]:
+            raise DataError(f"{COST} needs a price above 0 of a GPU hour of {none[0]}: see [prices]")
+        return found
 
     def _allocated(
         self, where: SharedPartitions, problem: Problem, known: Known, now_s: float, interval_s: float

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_pal.allocation.problem import Vector
-from slurm_pal.allocation.steady import HADAR, NONPREEMPTIVE_MAKESPAN, PAL_SIA, SIA, STEADY
+from slurm_pal.allocation.steady import COST, HADAR, NONPREEMPTIVE_MAKESPAN, PAL_SIA, SIA, STEADY
 from slurm_pal.base.errors import UsageError
 from slurm_pal.research import allocation_policies
 from slurm_pal.research.anew_rounds import AnewRounds, HadarPlace, LasPlace, srpt
@@ -166,7 +166,7 @@ POLICIES: dict[str, UnequalPolicy] = {
             partial(_steady, name=name), "jobs wait where it says that they belong; no moves", TICK_S
         )
         for name in STEADY
-        if name != PAL_SIA  # columns are types here: it would be Sia
+        if name not in (PAL_SIA, COST)  # columns are types here: it would be Sia; and they have no prices
     },
 }
 

@@ -208,6 +208,26 @@ def test_every_policy_decides(site: Site, policy: str) -> None:
     partition(site, number, "fast")
 
 
+def test_the_cost_program_follows_live_prices(site: Site) -> None:
+    """The fast partition does four times as much: worth a wait as long as it costs less than four times as much."""
+    site.env |= {"SLURM_PAL_REBALANCE_ALLOCATION": "gavel:cost", "SLURM_PAL_SUBMIT_PRICES": str(site.home / "prices")}
+    (site.home / "throughputs.csv").write_text(f"{TABLE}sbatch,2,slow,0\nsbatch,2,fast,1\n")
+    full = site.fill("n0", "n1")
+    number = submitted(site)
+    prices, now_s = site.home / "prices", time.time()
+    prices.write_text(f"slow,1,{now_s:.0f}\nfast,1,{now_s:.0f}\n")
+    with site.daemon() as daemon:
+        partition(site, number, "fast")
+        site.client.cancel([full["n0"]])
+        site.until(full["n0"], lambda job: job.state == "CANCELLED")
+        ticks(site, 3)
+        partition(site, number, "fast")
+        prices.write_text(f"slow,1,{now_s:.0f}\nfast,9,{now_s:.0f}\n")
+        assert site.running(number).partition == "slow"
+        stop(daemon)
+    assert site.said().count("error") == 0
+
+
 def test_a_policy_that_is_not_known(site: Site) -> None:
     site.env["SLURM_PAL_REBALANCE_ALLOCATION"] = "gavel:magic"
     done = subprocess.run([*REBALANCE], env=site.env, capture_output=True, text=True, check=False)

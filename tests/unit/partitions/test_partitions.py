@@ -40,6 +40,8 @@ class Site:
         config = Config()
         for name, value in {"allocation": "gavel:max-sum", "throughputs": str(table), **settings}.items():
             config.set("rebalance", name, value, "test")
+        self.config = config
+        config.prices |= {"slow": {"gres/gpu": 1.0}, "fast": {"gres/gpu": 2.0}}
         self.partitions = Partitions(config, journal)
 
     def share(
@@ -69,6 +71,28 @@ def test_a_job_waits_where_it_belongs(tmp_path: Path, journal: Journal, policy: 
     site = Site(tmp_path, journal, allocation=policy)
     found = site.wishes(*FULL, job())
     assert set(found) == {7} and (found[7].action, found[7].fields) == ("partition", {"Partition": "fast"})
+
+
+@pytest.mark.parametrize(("price", "where"), [(3.9, "fast"), (4.1, "slow")])
+def test_the_cost_program_follows_live_prices(tmp_path: Path, journal: Journal, price: float, where: str) -> None:
+    """The fast partition does four times as much."""
+    site = Site(tmp_path, journal, allocation="gavel:cost")
+    live = tmp_path / "prices"
+    live.write_text(f"fast,{price},{NOW_S:.0f}\n")
+    site.config.set("submit", "prices", str(live), "test")
+    (named,) = site.wishes(job()).values()
+    assert named.fields == {"Partition": where}
+    (free,) = site.wishes(*SLOW_FREE, job()).values()  # what costs less and is slower is worth no wait
+    assert free.fields == {"Partition": where}
+    (dear,) = site.wishes(*FAST_FREE, job()).values()
+    assert dear.fields == ({} if where == "slow" else {"Partition": "fast"})
+
+
+def test_the_cost_program_needs_prices(tmp_path: Path, journal: Journal) -> None:
+    site = Site(tmp_path, journal, allocation="gavel:cost")
+    del site.config.prices["slow"]
+    with pytest.raises(DataError, match="gavel:cost needs a price above 0 of a GPU hour of slow"):
+        site.wishes(job())
 
 
 def test_with_room_in_both_and_without(site: Site) -> None:
