@@ -16,8 +16,12 @@ from typing import Any
 
 import pytest
 
+from slurm_pal.base import marks
 from slurm_pal.base.config import KEYS, Config
 from slurm_pal.base.errors import BusyError, DataError
+from slurm_pal.decide import place_mark
+from slurm_pal.decide.alternatives import COST, Goal
+from slurm_pal.decide.place_mark import MarkedPlace, PlaceMark
 from slurm_pal.partitions import speeds
 from slurm_pal.pending.retarget import WishAction
 from slurm_pal.slurm.client import Overview
@@ -145,6 +149,30 @@ def test_shared_partitions_are_decided_again_whatever_the_process_remembers(shar
     assert [one.differences for one in found] == [()] * 6
     assert [one.kept.past is not None for one in found] == [False, True, True, False, True, True]
     assert any("Partition" in wish.fields for one in found if one.decided for wish in one.decided.wishes)
+
+
+def test_moves_for_money_are_decided_again_with_the_prices_of_then(shared: Kept, tmp_path: Path) -> None:
+    site, live = shared.site, tmp_path / "prices"
+    site.config.prices |= {"slow": {"gres/gpu": 4.0}}
+    live.write_text(f"fast,1,{site.now_s:.0f}\n")
+    site.config.set("submit", "prices", str(live), "test")
+    site.set("rebalance", allocation="", moves=True, egress=1.0)
+    shared.tick = shared.new_tick()
+    for number in site.full.values():  # type: ignore[attr-defined]
+        site.slurm.finish(number)
+    places = tuple(MarkedPlace(name, name, "gpu:1", 0, "", 3 * 86400) for name in ("slow", "fast"))
+    mark = marks.word(place_mark.pairs_of(PlaceMark("slow", Goal(COST), site.now_s, 1, places)))
+    site.submit("-p", "slow", "--gres=gpu:1", "-t8640", f"--comment={test_tick.MOVABLE} {mark}")
+    seen = shared.run(900.0)
+    (move,) = seen.decided.plan.moves if seen.decided.plan else ()
+    assert move.partition == "fast" and move.saving == pytest.approx(3 * (72 - 900 / 3600), rel=0.01)
+    live.unlink()
+    shared.see_through()
+    found = shared.every()
+    assert [one.differences for one in found] == [()] and found[0].kept.made["config"].prices == site.config.prices
+    (done,) = site.journal.moves()
+    assert (done.outcome, done.partition, done.own_partitions) == ("moved", "fast", "slow")
+    assert done.saving == move.saving
 
 
 def test_another_process_with_another_order_of_sets_decides_the_same(busy: Kept, shared: Kept) -> None:
