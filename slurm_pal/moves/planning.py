@@ -310,11 +310,12 @@ class _Planning:
         What a job reports of itself counts only where it lowers the site's own expectation: its words may move it
         back in the order, never ahead of another user's job.
         """
-        movable, speed, money = found.way.movable, found.way.speed, found.way.money
+        movable, speed, cheaper = found.way.movable, found.way.speed, 1.0
+        if found.way.money is not None:  # how much faster it is there stands in its own mark
+            speed, cheaper = min(speed, 1.0), found.way.money.cheaper
         one = self._running[found.job_id]._replace(remaining_s=None)
         here = self._believed(found.way.want, movable.rule)
         expected_s = self._calibration(one) * self._remaining_s(one, here) / speed
-        cheaper = money.cheaper if money else 1.0
         gain_s = max(0.0, expected_s * (here * speed * cheaper - found.placed.product))
         return movable.shape.total * min(found.gain_s, gain_s) / (1 + self._terms.lately.get(one.job.user, 0))
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_pal.base import marks
 from slurm_pal.base.cluster import Partition
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.prices import Prices
 from slurm_pal.decide import place_mark
 from slurm_pal.decide.alternatives import COST, DEADLINE, MOVE_LEFT_S, TIME, Goal
@@ -48,8 +49,8 @@ def marked(*places: MarkedPlace, goal: Goal | None = None, **changes: Any) -> Ru
     return running(job(1, {"d0": (0,)}, **of), **changes)
 
 
-def site(jobs: Sequence[Running], full: bool = False, **of_cheap: Any) -> Overview:  # noqa: ANN401
-    jobs_seen = [one.job for one in jobs]
+def site(jobs: Sequence[Running], full: bool = False, and_also: Sequence[SlurmJob] = (), **of_cheap: Any) -> Overview:  # noqa: ANN401
+    jobs_seen = [*(one.job for one in jobs), *and_also]
     if full:
         jobs_seen.append(job(9, {"c0": (0, 1)}, partition="cheap"))
     cheap = Partition("cheap", False, True, ("c0",))._replace(**of_cheap)
@@ -209,3 +210,17 @@ def test_a_job_that_costs_nothing_stays() -> None:
     assert "-94.00 would be saved" in why(planned(marked(DEAR, CHEAP), free))
     nothing = KNOWN._replace(prices=Prices({"dear": {}, "cheap": {}}))
     assert "0.00 would be saved, more than 0.00 is needed" in why(planned(marked(DEAR, CHEAP), nothing))
+
+
+def test_a_mark_puts_no_job_ahead_of_another_users() -> None:
+    """One GPU is free there. The second job says that it would run there four times as fast."""
+    longer = [place._replace(run_s=5 * DAY_S) for place in (DEAR, CHEAP)]
+    honest = marked(*longer, of={"time_limit_s": 8 * DAY_S + 3600})
+    boast = marked(DEAR._replace(run_s=16 * DAY_S), CHEAP)
+    boast = boast._replace(job=boast.job._replace(job_id=2, user="v", gpus={"d0": (1,)}))
+    busy = job(9, {"c0": (0,)}, partition="cheap")
+    seen = site([honest, boast], and_also=[busy])
+    jobs, _ = with_cheaper(seen, [boast, honest], KNOWN, NOW_S)
+    assert [move.job_id for move in plan(seen, scores(GPUS), jobs, TERMS, NOW_S).moves] == [1]
+    (alone,) = plan(seen, scores(GPUS), jobs[:1], TERMS, NOW_S).moves
+    assert alone.job_id == 2
