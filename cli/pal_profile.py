@@ -210,7 +210,9 @@ def plan(as_json: bool, **options: Any) -> None:  # noqa: ANN401 - checked in _r
     if as_json:
         common.print_json("plan", _plan_json(found))
     else:
-        common.say(*_plan_lines(found))
+        pairs = int(config.number("profile", "network_pairs"))
+        after = [f"then up to {pairs} pairs of nodes at each level of the network"] if pairs else []
+        common.say(*_plan_lines(found), *after)
 
 
 @pal_profile.command()

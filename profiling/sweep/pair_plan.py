@@ -8,6 +8,7 @@ from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 from slurm_pal.profiling.sweep.plan import ChosenNode
+from slurm_pal.slurm import releases
 from slurm_pal.slurm.topology import BLOCK, Topology
 
 Kind = tuple[int, tuple[str, ...]]
@@ -19,6 +20,11 @@ class PairPlan(NamedTuple):
 
     chosen: tuple[ChosenNode, ...]
     skipped: dict[str, str]
+
+
+def crosses_blocks(network: Topology) -> bool:
+    """Whether Slurm gives a job nodes of several blocks by a list: where it takes a segment for each."""
+    return network.kind == BLOCK and releases.has(network.release, "segments with node lists")
 
 
 def choose_pairs(
@@ -39,8 +45,8 @@ def choose_pairs(
     skipped: dict[str, str] = {}
     for level in range(1, 2 + max((switch.level for switch in network.switches), default=0)):
         wanted = per_level - have.get(level, 0)
-        if level > 1 and network.kind == BLOCK:
-            skipped[f"level {level}"] = "Slurm gives a job of two nodes no list across blocks"
+        if level > 1 and network.kind == BLOCK and not crosses_blocks(network):
+            skipped[f"level {level}"] = "this release of Slurm takes no list of nodes of several blocks"
             continue
         found = _pairs(at.get(level, ()), leaves, wanted)
         chosen += [_pair(one, other, level, seconds) for one, other in found]

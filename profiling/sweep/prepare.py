@@ -18,7 +18,7 @@ from slurm_pal.profiling.node.backends import BACKENDS, Setting, resolve
 from slurm_pal.profiling.node.benchmarks import select
 from slurm_pal.profiling.node.between import DEVICE_S, PER_GPU, cannot
 from slurm_pal.profiling.sweep import window as windows
-from slurm_pal.profiling.sweep.pair_plan import choose_pairs
+from slurm_pal.profiling.sweep.pair_plan import choose_pairs, crosses_blocks
 from slurm_pal.profiling.sweep.plan import SweepPlan, SweepRequest, choose, default_parallel, node_seconds, within
 from slurm_pal.profiling.sweep.sweep_job import JobOptions
 from slurm_pal.profiling.sweep.sweep_state import SweepTerms
@@ -53,6 +53,7 @@ class SweepSurvey(NamedTuple):
     setting: Setting
     window: str  # "": all day
     budget_gpu_h_per_day: float  # 0: no limit
+    segments: bool = False  # a pair may have nodes of two blocks, each a segment of its own
 
 
 def survey(
@@ -123,7 +124,8 @@ def survey_pairs(
     skipped = idle.skipped | plan.skipped
     chosen = within(plan.chosen, asked._replace(budget_gpu_h=request.budget_gpu_h), skipped)
     found = SweepPlan(tuple(chosen), skipped, seconds)
-    return SweepSurvey(found, 1, setting, _window(config, wish), asked.budget_gpu_h_per_day)
+    crosses = crosses_blocks(seen.network)
+    return SweepSurvey(found, 1, setting, _window(config, wish), asked.budget_gpu_h_per_day, crosses)
 
 
 def _budget_gpu_h(config: Config, wish: MeasureOptions) -> float:
@@ -183,6 +185,7 @@ def terms(
         mode=wish.mode if wish.mode == "solo" else "",
         mig=wish.mig,
         srun=shutil.which("srun") or "srun",
+        segments=found.segments,
     )
     return SweepTerms(
         job=job,

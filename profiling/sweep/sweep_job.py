@@ -42,6 +42,7 @@ class JobOptions(NamedTuple):
     mode: str = ""  # "solo": one GPU after the other
     mig: bool = False
     srun: str = "srun"  # between nodes: where Slurm has it
+    segments: bool = False  # each node of a pair may be on a block of its own
 
 
 def job_name(sweep_id: str) -> str:
@@ -89,6 +90,8 @@ def submit_argv(options: JobOptions, node: str, gpus: int, partitions: Sequence[
         "--chdir=/",
         "-o", _literal(output_path(options.directory, node)),
     ]  # fmt: skip
+    if options.segments and nodes > 1:
+        argv.append("--segment=1")
     if options.time_limit_s >= 3 * WARNING_S:  # a shorter job would be warned at its start
         argv.append(f"--signal=B:TERM@{WARNING_S}")
     for name in ("partition", "account", "qos", "reservation"):

@@ -374,8 +374,10 @@ def _network(path: str, names: Sequence[str], version: tuple[int, int]) -> tuple
 
 
 def _emulated(network: Topology, names: Sequence[str], penalties: Sequence[float]) -> tuple[EmuSwitch, ...]:
-    """What the emulated network costs at each of its switches; without any, between all nodes."""
-    switches = network.switches or (Switch("", 0, tuple(names)),)
+    """What the emulated network costs at each of its switches, and above them: between blocks, or all nodes of a lab
+    without any."""
+    above = 1 + max((switch.level for switch in network.switches), default=-1)
+    switches = (*network.switches, Switch("", above, tuple(names)))
     return tuple(EmuSwitch(penalties[min(one.level, len(penalties) - 1)], one.nodes) for one in switches)
 
 

@@ -17,6 +17,8 @@ import pytest
 
 from slurm_pal.base.errors import Exit
 from slurm_pal.lab.lab import Lab
+from slurm_pal.lab.programs import find_programs, slurm_version
+from slurm_pal.slurm import releases
 from slurm_pal.store import snapshot
 
 from .conftest import short_directory, skip_without_slurm
@@ -74,6 +76,25 @@ def test_the_ratios_are_those_of_the_network(control: Control) -> None:
     assert "network level 2: an all-reduce takes 2." in out and "(3 pairs of nodes" in out
 
 
+def test_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_slurm()
+    release = slurm_version(find_programs(False)["slurmctld"])
+    if not releases.has(release, "topology of blocks"):
+        pytest.skip("this release of Slurm has no topology of blocks")
+    monkeypatch.setenv("SLURM_PAL_PROFILE_SPARE_NODES", "0")
+    file = tmp_path / "topology.conf"
+    file.write_text("BlockName=b0 Nodes=n[0-1]\nBlockName=b1 Nodes=n[2-3]\nBlockSizes=2,4\n")
+    with (
+        short_directory() as path,
+        Lab.up(path, nodes=4, gpus=2, topology=str(file), locality_penalties=list(TRUTH.values())) as lab,
+    ):
+        control = Control(lab)
+        control.json("run", "--max-parallel", "4", "--quick")
+        control.json(*PAIRS, "2")
+        levels = TRUTH if releases.has(release, "segments with node lists") else {1: TRUTH[1]}
+        assert published(control) == pytest.approx(levels, rel=0.05)
+
+
 def test_a_network_that_was_rebuilt(control: Control) -> None:
     assert control.json(*PAIRS, "3")["levels"]["1"]["pairs"] == 3  # n0,n1 n3,n4 n0,n2
     conf = Path(control.lab.directory("etc", "topology.conf"))
@@ -93,6 +114,7 @@ def test_a_network_that_was_rebuilt(control: Control) -> None:
 
 def test_a_sweep_takes_what_levels_lack(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PAL_PROFILE_NETWORK_PAIRS", "1")
+    assert "then up to 1 pairs of nodes at each level" in control.run("plan")[1]
     control.json(*PAIRS, "1", "-w", "n[0-1]")
     code, _, err = control.run("run", "-y", "--max-nodes", "1", "--quick")
     assert code == 0 and "1 pair of nodes" in err and "level 2: n0,n3" in err and "level 1" not in err, err

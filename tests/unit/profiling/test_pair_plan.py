@@ -73,10 +73,12 @@ def test_only_nodes_of_a_kind_and_of_one_partition() -> None:
     assert "no two idle nodes" in choose_pairs(some, TREE, 8, {}, 5.0).skipped["level 2"]
 
 
-def test_blocks_have_one_level_that_can_be_measured() -> None:
+def test_blocks_have_one_level_where_slurm_takes_no_segments() -> None:
     blocks = Topology(BLOCK, TREE.switches)
     found = choose_pairs(ALL, blocks, 1, {}, 5.0)
-    assert {pair.why for pair in found.chosen} == {"level 1"} and "across blocks" in found.skipped["level 2"]
+    assert {pair.why for pair in found.chosen} == {"level 1"} and "several blocks" in found.skipped["level 2"]
+    newer = choose_pairs(ALL, blocks._replace(release=(26, 5)), 1, {}, 5.0)
+    assert {pair.why for pair in newer.chosen} == {"level 1", "level 2", "level 3"} and not newer.skipped
 
 
 def options(tmp_path: Path, backend: str) -> JobOptions:
@@ -86,6 +88,8 @@ def options(tmp_path: Path, backend: str) -> JobOptions:
 def test_the_job_of_a_pair(tmp_path: Path) -> None:
     argv = submit_argv(options(tmp_path, "emu"), "n0,n3", 8, ("gpu",))
     assert argv[:5] == ["-N2", "-w", "n0,n3", "--exclusive", "--gres=gpu:4"] and "--nice=10000" in argv
+    assert "--segment=1" not in argv
+    assert "--segment=1" in submit_argv(options(tmp_path, "emu")._replace(segments=True), "n0,n3", 8)
     first, last = script(options(tmp_path, "emu"), "n0,n3", 8).splitlines()
     assert first == "#!/bin/sh" and last.startswith(
         "exec /usr/bin/srun --export=ALL --mpi=none --kill-on-bad-exit=1 -N2"
