@@ -116,9 +116,9 @@ class Tick:
         self._lending = Lending(config, client, journal, role, log, site, appends, timing.sleep)
         self._elastic = Elastic(config, client, journal, role, log)
         self._choosing = Choosing(config, client, role, log)
-        writes = bool(publisher) or role.name != "slurm-user"
-        self._observers = collector(config, bool(publisher)) if writes else None
-        self._localities = locality_book(config, bool(publisher)) if writes else None
+        site = role.name == "slurm-user"
+        self._observers = collector(config, bool(publisher)) if publisher or not site else None
+        self._localities = locality_book(config, site)
         self._trouble: list[str] = []
         self._aside = Aside(self._report_fault)
         if publisher is not None:
@@ -199,8 +199,7 @@ class Tick:
                 self._trouble += self._try(lambda: self._elastic.carry_out(scaled, now_s), [])
             self._do(decided, every, paused, now_s)
             self._try(lambda: self._tell(paused), None)
-            if book := self._localities:
-                self._each(lambda seen: book.tell(seen.jobs, decided.penalties, now_s), every, 0)
+            self._each(lambda seen: self._localities.tell(seen.jobs, decided.penalties, now_s), every, 0)
             if any(wish.action is WishAction.NODELIST for wish in decided.wishes):
                 self._look_s = now_s + (self._monotonic() - started) + self.pass_s
             if ordered is not None and not paused:

@@ -210,3 +210,51 @@ def test_a_topology_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         network = CliClient().overview().network
         assert network.kind == BLOCK and [one.name for one in network.leaves] == ["b0", "b1"]
         runs_on(user, submitted(user, "-N2", "--gpus-per-node=2"), "n[1-2]")
+
+
+REBALANCE = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()"]
+TRUE = {1: 1.25, 2: 1.6}
+RUNS = {"n1": 0, "n2": 0, "n1,n2": 1, "n4,n5": 1, "n1,n4": 2, "n2,n5": 2}
+
+
+def test_steps_show_what_the_levels_cost_and_new_jobs_go_by_it(user: User, tmp_path: Path) -> None:
+    """Jobs of one name on a node, on a leaf and on both; the words that `pal progress` would leave stand for time."""
+    user.env |= {"SLURM_PAL_PATHS_STATE_DIR": str(tmp_path / "pal"), "SLURM_PAL_REBALANCE_RETARGET": "false"}
+    wide = "--nodes=1-2", "--ntasks=2", "--gpus=2", "-J", "wide"
+    before = user.decided(*wide)
+    assert "locality" not in before or not before["locality"]
+    jobs: dict[str, tuple[str, float]] = {}
+    for nodes, level in RUNS.items():
+        shape = ("-N2", "--gres=gpu:1") if level else ("--gres=gpu:2",)
+        share = ("--exclude", "n0,n3") if level else ()
+        words = ["--parsable", "-J", "wide", "-w", nodes, *shape, *share, "-o", "/dev/null", "--wrap", "sleep 60"]
+        jobs[user.run("sbatch", "--comment=pal:job=A;from=word", *words).strip()] = nodes, TRUE.get(level, 1.0)
+        if len(jobs) == 2:
+            _steps(user, jobs)
+            user.run("scancel", *jobs)
+            _none_left(user)
+            jobs.clear()
+    made = user.decided(*wide)
+    assert made["locality"]["penalties"] == pytest.approx([*TRUE.values()], rel=0.05)  # type: ignore[index]
+    shown = user.run(*PALSUB, "--pal-dry-run", "--pal-explain", "--pal-watch", "--pal-class=A", *wide, "--wrap", "true")
+    assert "locality penalty 1.25, 1.6 by level of the network" in shown
+
+
+def _steps(user: User, jobs: dict[str, tuple[str, float]]) -> None:
+    """Three looks of a tick, a minute apart by the jobs' words."""
+    deadline_s = time.monotonic() + 30
+    while len(user.run("squeue", "-h", "--me", "-t", "R").splitlines()) < len(jobs):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    for look in range(3):
+        for number, (_, factor) in jobs.items():
+            said = f"pal:job=A;from=word pal:it={int(6000 * look / factor)};at={1000 + 60 * look};r=0"
+            user.run("scontrol", "update", f"jobid={number}", f"comment={said}")
+        user.run(*REBALANCE, "--once", "--act")
+
+
+def _none_left(user: User) -> None:
+    deadline_s = time.monotonic() + 30
+    while user.run("squeue", "-h", "--me"):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
