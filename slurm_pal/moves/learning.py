@@ -21,7 +21,7 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES, SlurmJob
 from slurm_pal.journal.journal import Move, Observation, Sample
 from slurm_pal.journal.move_states import CARRIED_OUT, MoveOutcome
 from slurm_pal.moves import work_fit
-from slurm_pal.moves.work_fit import Work
+from slurm_pal.moves.work_fit import FittedWork
 from slurm_pal.placement.penalties import Penalties, completed
 from slurm_pal.store.snapshot import Snapshot, known_class
 
@@ -124,7 +124,7 @@ class _Group(NamedTuple):
     """Observations of jobs that do the same work."""
 
     seen: tuple[Observation, ...]
-    work: Work
+    work: FittedWork
 
     def ratio(self, one: Observation) -> float:
         """Observed over predicted time; the prediction is as this work feels it."""

@@ -27,7 +27,7 @@ LEAST_SETS = 2
 one slow GPU would pass for the network."""
 
 
-class Work(NamedTuple):
+class FittedWork(NamedTuple):
     """One kind of work, as its step times show it."""
 
     base_s: float  # step time on median GPUs of one node
@@ -39,7 +39,7 @@ class Work(NamedTuple):
         return float(self.base_s * one.slowdown**self.sensitivity * self.penalties.get(one.level, 1.0))
 
 
-def fitted(seen: Sequence[Observation], expected: Penalties) -> Work:
+def fitted(seen: Sequence[Observation], expected: Penalties) -> FittedWork:
     """The work behind these observations, of which there is one at least."""
     levels = sorted({one.level for one in seen} - {0})
     rows = [(1.0, log(one.slowdown), *(float(one.level == level) for level in levels)) for one in seen]
@@ -55,11 +55,11 @@ def fitted(seen: Sequence[Observation], expected: Penalties) -> Work:
     _, slope, *logs = np.linalg.lstsq(design, target, rcond=None)[0].tolist()
     slope = min(max(slope, 0.0), MOST_SENSITIVE)
     penalties = {level: exp(min(max(value, 0.0), log(MOST))) for level, value in zip(levels, logs, strict=True)}
-    made = Work(1.0, slope, penalties)
+    made = FittedWork(1.0, slope, penalties)
     return made._replace(base_s=median(one.step_s / made.predicted_s(one) for one in seen))
 
 
-def known(work: Work, seen: Iterable[Observation]) -> dict[int, float]:
+def known(work: FittedWork, seen: Iterable[Observation]) -> dict[int, float]:
     """The penalties that its observations show: at their lowest level that counts they are the expected ones."""
     sets: dict[int, set[tuple[tuple[str, int], ...]]] = {}
     for one in seen:

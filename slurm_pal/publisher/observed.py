@@ -21,7 +21,6 @@ from slurm_pal.sensitivity.keys import name_key, script_key
 from slurm_pal.sensitivity.observed import Observed
 from slurm_pal.slurm.backend import connect
 from slurm_pal.store import labels, user_files
-from slurm_pal.submit.known import own_labels
 
 MOST_AHEAD_S = 60.0
 """A node's clock may be so far ahead of ours."""
@@ -81,7 +80,7 @@ def collector(config: Config, site: bool) -> Collector:
     ask = connect(config).jobs_of
     if site:
         return Collector(user_files.site_folder(config.snapshot_path), ask=ask)
-    return Collector(os.path.dirname(own_labels()), os.geteuid(), ask)
+    return Collector(user_files.own_folder(), os.geteuid(), ask)
 
 
 def uid_of(job: SlurmJob) -> int:

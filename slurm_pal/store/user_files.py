@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 
+from slurm_pal.base import state
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import hand_to_slurm_user, read_trusted, write_atomic
 from slurm_pal.base.light import NamedTuple, suppress
@@ -80,6 +81,11 @@ class Kind(NamedTuple):
 def site_folder(snapshot_path: str) -> str:
     """The folder of what the site publishes for single users."""
     return f"{snapshot_path}.labels"
+
+
+def own_folder() -> str:
+    """The folder of what this user keeps for themselves, of the cluster in force."""
+    return os.path.join(state.home(), "labels", state.cluster_key())
 
 
 def protect(folder: str) -> None:

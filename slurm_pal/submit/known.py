@@ -13,7 +13,6 @@ import stat
 import time
 from collections.abc import Mapping
 
-from slurm_pal.base import state
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.jobs import UNKNOWN_CLASS
 from slurm_pal.base.light import suppress
@@ -34,8 +33,6 @@ PROGRAM_BYTES = 1 << 14
 """How much of a script and of a Python file is read: imports and model names are at their beginning."""
 SCRIPT_BYTES = 1 << 16
 """How much of a script counts for the checksum that identifies it."""
-FOLDER = "labels"
-"""The file of a user's own labels, in `state.home()`."""
 
 
 def verdict(
@@ -81,7 +78,7 @@ def work_of(line: CommandLine, script: Script | None) -> bytes:
 
 def own_labels() -> str:
     """The file of this user's own labels."""
-    return labels.path_of(os.path.join(state.home(), FOLDER, state.cluster_key()), os.geteuid())
+    return labels.path_of(user_files.own_folder(), os.geteuid())
 
 
 def locality(name: str, gpus: int, config: Config) -> Locality | None:
@@ -92,9 +89,8 @@ def locality(name: str, gpus: int, config: Config) -> Locality | None:
     key = localities.key_of(name, gpus)
     if not key:
         return None
-    site, own = user_files.site_folder(config.snapshot_path), os.path.dirname(own_labels())
     found: list[Locality] = []
-    for folder in (site, own):
+    for folder in (user_files.site_folder(config.snapshot_path), user_files.own_folder()):
         with suppress(DataError):
             one = localities.lookup(localities.LOCALITIES.path_of(folder, os.geteuid()), key)
             found += [one] if one is not None else []

@@ -35,7 +35,6 @@ from slurm_pal.partitions.published import publish
 from slurm_pal.pending import head
 from slurm_pal.pending.places import PlaceChange
 from slurm_pal.pending.retarget import Wish, WishAction, over
-from slurm_pal.publisher.localities import locality_book
 from slurm_pal.publisher.observed import collector
 from slurm_pal.publisher.publication import LATEST_S, Publication, Publisher
 from slurm_pal.slurm.client import AGAIN_S, LAST_S, Overview, SlurmClient
@@ -48,6 +47,7 @@ from slurm_pal.tick.intake import Intake
 from slurm_pal.tick.keeping import Keeper, NotedDecider
 from slurm_pal.tick.late_gpus import LateGpus
 from slurm_pal.tick.lending import NO_SITE, Lending, Site
+from slurm_pal.tick.localities import locality_book
 from slurm_pal.tick.metrics import TickNumbers
 from slurm_pal.tick.ordering import Ordered, Ordering
 from slurm_pal.tick.role import COMMENT, FEATURES, WEIGHTS, Role
@@ -116,9 +116,9 @@ class Tick:
         self._lending = Lending(config, client, journal, role, log, site, appends, timing.sleep)
         self._elastic = Elastic(config, client, journal, role, log)
         self._choosing = Choosing(config, client, role, log)
-        site = role.name == "slurm-user"
-        self._observers = collector(config, bool(publisher)) if publisher or not site else None
-        self._localities = locality_book(config, site)
+        of_all = role.name == "slurm-user"
+        self._observers = collector(config, bool(publisher)) if publisher or not of_all else None
+        self._localities = locality_book(config, of_all)
         self._trouble: list[str] = []
         self._aside = Aside(self._report_fault)
         if publisher is not None:

@@ -22,7 +22,7 @@ from slurm_pal.base.errors import PalError, one_line
 from slurm_pal.filter.source import text_of
 from slurm_pal.simulate import inputs
 from slurm_pal.simulate.throughput_file import read_throughputs
-from slurm_pal.store import labels, lua_table, snapshot
+from slurm_pal.store import labels, localities, lua_table, snapshot
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 NOW_S = 1_763_712_345
@@ -187,6 +187,20 @@ def check_labels(raw: bytes) -> None:
             _is_one_line(error)
 
 
+def make_localities(rng: random.Random) -> bytes:
+    rows = [{"key": f"n0123456789abcde{k}:8", "penalties": [1.3, 1.9], "at_s": 1763712345.0} for k in range(3)]
+    return mutate(rng, "\n".join([*map(json.dumps, [{"schema": localities.LOCALITIES.schema}, *rows]), ""]).encode())
+
+
+def check_localities(raw: bytes) -> None:
+    path = _file("localities", raw)
+    for read in (lambda: localities.read(path), lambda: localities.lookup(path, "n0123456789abcde1:8")):
+        try:
+            read()
+        except PalError as error:
+            _is_one_line(error)
+
+
 def make_trace(rng: random.Random) -> bytes:
     return mutate(rng, rng.choice(TRACES).encode())
 
@@ -228,6 +242,7 @@ PARTS = {
     **dict.fromkeys(("table", "table again"), Part(make_table, check_table)),
     **dict.fromkeys(("snapshot", "snapshot again"), Part(make_snapshot, check_snapshot)),
     "labels": Part(make_labels, check_labels),
+    "localities": Part(make_localities, check_localities),
     "trace": Part(make_trace, check_trace),
     "rates": Part(make_rates, check_rates),
 }

@@ -19,6 +19,7 @@ from slurm_pal.moves.worth import MoveLimits, Planner, expected_left_s
 from slurm_pal.placement.occupancy import Occupancy
 from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.states import usable
+from slurm_pal.slurm.topology import of_conf
 from slurm_pal.store.snapshot import Snapshot
 
 from ...doubles.plain_moves import plan_moves
@@ -595,3 +596,40 @@ def test_a_total_that_no_node_holds_is_not_moved_from_nodes_to_nodes() -> None:
     table = {"n0": [1.5] * 4, "n1": [1.5] * 4, "n2": [1.0] * 4, "n3": [1.0] * 4}
     found = planned(table, [running(job(1, {"n0": (0, 1, 2), "n1": (0, 1, 2)}), "--gpus=6")])
     assert not found.moves and why(found, 1) == "its GPUs may not be on one node, or do not fit there"
+
+
+# -- the network ------------------------------------------------------------------------------
+
+LEAVES = of_conf(
+    "SwitchName=a Nodes=n[0-2]\nSwitchName=b Nodes=n[3-5]\nSwitchName=c Switches=a,b\n", [f"n{k}" for k in range(6)]
+)
+EVEN = {f"n{k}": [1.0, 1.0] for k in range(6)}
+APART = running(job(7, {"n0": (0,), "n3": (0,)}), remaining_s=1.8 * HOUR_S)
+
+
+def test_a_job_on_two_leaves_goes_where_one_has_room() -> None:
+    terms = TERMS._replace(locality=(1.2, 1.8))
+    (move,) = planned(EVEN, [APART], terms, network=LEAVES).moves
+    assert LEAVES.level(move.target) == 1 and (move.before, move.after) == (1.8, 1.2)
+    assert move.gain_s == pytest.approx(HOUR_S * 0.6)
+    assert not planned(EVEN, [APART], TERMS, network=LEAVES).moves, "by one factor for all levels nothing is gained"
+
+
+def test_the_penalties_of_its_own_work_count_before_the_sites() -> None:
+    cheap = APART._replace(locality=(1.01, 1.02))
+    assert not planned(EVEN, [cheap], TERMS._replace(locality=(1.2, 1.8)), network=LEAVES).moves
+    dear = APART._replace(locality=(1.2, 2.0))
+    (move,) = planned(EVEN, [dear], TERMS, network=LEAVES).moves
+    assert (move.before, move.after) == (2.0, 1.2)
+
+
+def test_a_leaf_without_room_is_no_target() -> None:
+    taken = [running(job(k, {f"n{k}": (0, 1)}), moves=9) for k in (1, 2, 4, 5)]
+    found = planned(EVEN, [APART, *taken], TERMS._replace(locality=(1.2, 1.8)), network=LEAVES)
+    assert not found.moves
+
+
+def test_on_a_flat_network_farther_levels_mean_nothing() -> None:
+    far = TERMS._replace(locality=(1.7, 5.0, 9.0))
+    jobs = [APART._replace(factor=2.6), running(job(8, {"n1": (0,)}), factor=1.4)]
+    assert planned(EVEN, jobs, far) == planned(EVEN, jobs, TERMS) and planned(EVEN, jobs).moves

@@ -17,7 +17,7 @@ from slurm_pal.journal.journal import open_journal
 from slurm_pal.partitions import throughput_table as throughputs
 from slurm_pal.profiling.sweep import lock as sweep_lock
 from slurm_pal.profiling.sweep import results, sweep, sweep_state
-from slurm_pal.store import gpus_text, heartbeat, kernels, labels, lua_table, snapshot
+from slurm_pal.store import gpus_text, heartbeat, kernels, labels, localities, lua_table, snapshot
 from slurm_pal.store.database import open_database
 from slurm_pal.submit import decision, known, lease_file, script
 from slurm_pal.submit.argv import CommandLine
@@ -73,6 +73,7 @@ READERS: dict[str, tuple[str, Callable[[str], object], object]] = {
     "heartbeat": ("snapshot.heartbeat", beating, False),
     "labels": ("5.jsonl", raises(labels.read), None),
     "a look into labels": ("5.jsonl", raises(lambda path: labels.lookup(path, ["n1"])), None),
+    "locality penalties": ("5.locality.jsonl", raises(localities.read), None),
     "table": ("pal_table.lua", raises(lua_table.read_table), None),
     "gpus.txt": ("gpus.txt", lambda path: gpus_text._current(path), None),
     "kernels": ("gpus.txt.kernels", raises(kernels.read), None),

@@ -16,7 +16,8 @@ from slurm_pal.base.config import Config, load
 from slurm_pal.sensitivity.history import Label, Seen
 from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
 from slurm_pal.slurm.fake import FakeNode, write_shims
-from slurm_pal.store import labels, user_files
+from slurm_pal.store import labels, localities, user_files
+from slurm_pal.store.localities import Locality
 from slurm_pal.store.snapshot import GpuScore, publish
 from slurm_pal.submit import known
 from slurm_pal.submit.argv import parse
@@ -249,3 +250,19 @@ def test_the_decision_tells_stage_and_confidence(env: dict[str, str], tmp_path: 
         and sensitivity["stage"] == "word"
         and sensitivity["measured"]["sensitivity"] == "C"
     )
+
+
+def test_penalties_that_steps_showed_are_found_the_newer_ones(config: Config) -> None:
+    key, now_s = localities.key_of("train", 8), time.time()
+    site_path, own_path = (
+        localities.LOCALITIES.path_of(folder, os.geteuid())
+        for folder in (user_files.site_folder(config.snapshot_path), user_files.own_folder())
+    )
+    assert known.locality("train", 8, config) is None
+    localities.write(site_path, {key: Locality((1.3,), now_s - 9)})
+    assert known.locality("train", 8, config) == Locality((1.3,), now_s - 9)
+    localities.write(own_path, {key: Locality((1.5, 2.0), now_s)})
+    assert known.locality("train", 8, config) == Locality((1.5, 2.0), now_s)
+    assert known.locality("train", 4, config) is known.locality("wrap", 8, config) is None
+    Path(site_path).write_text("?")
+    assert known.locality("train", 8, config) == Locality((1.5, 2.0), now_s), "a damaged file costs nothing else"

@@ -14,7 +14,6 @@ from slurm_pal.moves.learning import work_of
 from slurm_pal.placement.penalties import Penalties
 from slurm_pal.store import localities, user_files
 from slurm_pal.store.localities import LOCALITIES, Localities, Locality
-from slurm_pal.submit.known import own_labels
 
 NEWS = 0.01  # a change of a penalty that is worth a write
 AGAIN_S = 86400.0  # what is still so is written again after this time
@@ -75,4 +74,4 @@ def locality_book(config: Config, site: bool) -> LocalityBook:
     """The one beside the site's snapshot, or this user's own."""
     if site:
         return LocalityBook(user_files.site_folder(config.snapshot_path))
-    return LocalityBook(os.path.dirname(own_labels()), os.geteuid())
+    return LocalityBook(user_files.own_folder(), os.geteuid())
