@@ -15,8 +15,6 @@ from math import exp, log
 from statistics import median
 from typing import NamedTuple
 
-import numpy as np
-
 from slurm_pal.journal.journal import Observation
 from slurm_pal.placement.penalties import MOST, Penalties, at
 
@@ -41,6 +39,8 @@ class FittedWork(NamedTuple):
 
 def fitted(seen: Sequence[Observation], expected: Penalties) -> FittedWork:
     """The work behind these observations, of which there is one at least."""
+    import numpy as np  # commands that only show moves read no steps
+
     levels = sorted({one.level for one in seen} - {0})
     rows = [(1.0, log(one.slowdown), *(float(one.level == level) for level in levels)) for one in seen]
     steps = [log(one.step_s) for one in seen]

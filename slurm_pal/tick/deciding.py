@@ -28,7 +28,7 @@ from slurm_pal.moves import learning
 from slurm_pal.moves.learning import Corrections
 from slurm_pal.moves.planning import MovePlan, MoveTerms, Passed, Running, plan
 from slurm_pal.moves.steps import no_checkpoint
-from slurm_pal.partitions import cheaper, crossing, sharing
+from slurm_pal.partitions import sharing
 from slurm_pal.partitions.sharing import Shared
 from slurm_pal.pending import head
 from slurm_pal.pending.demand import wanted
@@ -158,6 +158,8 @@ class Decider:
         """The running jobs with the cheaper places where they might go on, and why others of their places are none."""
         if not any(place_mark.bears(one.job) for one in running):
             return running, {}
+        from slurm_pal.partitions import cheaper, crossing
+
         moving = frozenset(move.job_id for move in moves if not move.outcome)
         terms = cheaper.MoneyTerms(
             prices.current(self._config, overview.partitions, now_s, self._reader), self._number("egress"),

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from slurm_pal.emulation.gpus import EmuSwitch, draw_registry, write_registry
+from slurm_pal.profiling import node as on_node
 from slurm_pal.profiling.node import between
 from slurm_pal.profiling.node.between import AllReduces, Ranks
 from slurm_pal.profiling.sweep import results
@@ -113,7 +114,7 @@ class FakeTensor(list[float]):
 
 
 @pytest.fixture
-def dist(monkeypatch: pytest.MonkeyPatch) -> FakeDist:
+def dist(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDist]:
     made = FakeDist({(2, 3): 0.1, None: 0.3})
     torch = ModuleType("torch")
     body = {
@@ -125,8 +126,15 @@ def dist(monkeypatch: pytest.MonkeyPatch) -> FakeDist:
         setattr(torch, name, value)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "torch.distributed", made)
-    monkeypatch.delitem(sys.modules, "slurm_pal.profiling.node.torch_between", raising=False)
-    return made
+    forget()
+    yield made
+    forget()
+
+
+def forget() -> None:
+    """Have the module imported anew: it holds on to the double that it finds."""
+    if sys.modules.pop("slurm_pal.profiling.node.torch_between", None) is not None:
+        del on_node.torch_between  # type: ignore[attr-defined]
 
 
 def test_processes_find_each_other_by_what_srun_gives(dist: FakeDist, monkeypatch: pytest.MonkeyPatch) -> None:

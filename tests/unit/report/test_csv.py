@@ -58,6 +58,7 @@ NO_TABLE = {
     "pal trace hash": "copies a file",
     "pal why-slow": "a sentence, and the evidence of one job",
     "pal-profile bench": "runs on nodes, and has options of its own",
+    "pal-profile network": "a few lines",
     "pal-profile plan": "a few lines",
     "pal-profile publish-scores": "a few lines",
     "pal-profile run": "a few lines",
@@ -200,7 +201,8 @@ def test_nodes(site: Path) -> None:
 
 def test_moves(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "has_powers", lambda: True)
-    header = "made_s,job_id,user,source,target,before,after,gain_s,observed_gain_s,cost_s,outcome,step,why,partition\n"
+    header = "made_s,job_id,user,source,target,before,after,gain_s,observed_gain_s,cost_s,outcome,step,why,partition"
+    header += ",saving\n"
     assert invoke("moves", "--csv").stdout == header
     move = Move(
         0, 7, "anna", NOW_S - 500, 0, "n3:0,1", ("n5",), "n5:0,1", "", 1.25, 1.0, 800.0, 60.0, True, "", "signalling",
@@ -209,7 +211,8 @@ def test_moves(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_journal(paths.journal_path(settings.load(), False)) as journal:
         journal.finish(journal.begin(move), "abandoned", '=cmd|" /C calc"!A0', NOW_S - 400)
     assert invoke("moves", "--csv").stdout == header + (
-        '1799999500.0,7,anna,"n3:0,1","n5:0,1",1.25,1.0,800.0,,60.0,abandoned,signalling,"\'=cmd|"" /C calc""!A0",\n'
+        '1799999500.0,7,anna,"n3:0,1","n5:0,1",1.25,1.0,800.0,,60.0,abandoned,signalling,'
+        '"\'=cmd|"" /C calc""!A0",,0.0\n'
     )
 
 
