@@ -9,7 +9,7 @@ import sys
 
 _NAMES = (
     "class", "app", "policy", "checkpoint", "elastic", "elastic-partition", "elastic-hook", "fork", "goal", "alt",
-    "input",
+    "input", "save-before", "save-times",
 )  # fmt: skip
 VALUES = frozenset(f"--pal-{name}" for name in _NAMES)
 """Our words that have a value; where another module of ours has failed, this one cannot ask it."""

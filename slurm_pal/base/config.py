@@ -95,6 +95,9 @@ KEYS: dict[str, dict[str, Key]] = {
             "",
             "live prices, CSV of partition,price of a GPU hour,Unix time; newer than a day they count before [prices]",
         ),
+        "save_times_max": Key(
+            100, "how often at most a job is continued after its time limit (palsub --pal-save-before)", minimum=0
+        ),
         "heartbeat_max_age_s": Key(
             10.0,
             "a daemon silent for longer than this, or for three of its beats, counts as dead and clears no leases, s",

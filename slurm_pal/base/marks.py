@@ -18,6 +18,9 @@ checkpoint wrapper. By the tick (admin comment)."""
 ELASTIC, COMPANION = "elastic", "companion"
 """Written by palsub on an elastic job's base job (MIN:MAX workers) and on its companions (the base job's id)."""
 
+CONTINUED = "cont"
+"""Written by the checkpoint wrapper: how often the job was continued after its time limit; `of`: how often at most."""
+
 NODES = "n"
 """In the word of palsub or of the submit filter: how many nodes a job with a total of GPUs was submitted for."""
 

@@ -15,7 +15,7 @@ from slurm_pal.submit.options_table import LONG, NONE, REQUIRED, SAME, SHORT
 
 PAL_VALUES = (
     "class", "app", "policy", "checkpoint", "elastic", "elastic-partition", "elastic-hook", "fork",
-    "goal", "alt", "input",
+    "goal", "alt", "input", "save-before", "save-times",
 )  # fmt: skip
 PAL_OPTIONAL = ("movable", "observe")
 PAL_FLAGS = ("off", "dry-run", "explain", "json", "watch", "help")

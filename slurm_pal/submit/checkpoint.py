@@ -14,6 +14,7 @@ import re
 
 from slurm_pal.base.errors import PalError
 from slurm_pal.submit.argv import CommandLine, SiteOptions, without
+from slurm_pal.submit.choice import NO_SAVING, Saving
 from slurm_pal.submit.script import READ_LIMIT, Script
 
 SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM")
@@ -22,7 +23,7 @@ SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM")
 WRAP = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
 """What sbatch puts before the words of --wrap (seen on 22.05)."""
 
-_PLACE = re.compile(rb"#@HEADER@|#@ELASTIC@|@(?:INTERPRETER|COMMAND|SIGNAL|FIRST)@")
+_PLACE = re.compile(rb"#@HEADER@|#@ELASTIC@|@(?:INTERPRETER|COMMAND|SIGNAL|FIRST|BEFORE|TIMES|ARRAY)@")
 
 
 class CannotWrap(PalError):
@@ -36,11 +37,13 @@ def signal_in(command: str) -> str:
 
 
 def wrapped(
-    line: CommandLine, script: Script | None, command: str, site: SiteOptions, elastic: bytes = b""
-) -> tuple[str, bytes, CommandLine]:
+    line: CommandLine, script: Script | None, command: str, site: SiteOptions, elastic: bytes = b"",
+    saving: Saving = NO_SAVING,
+) -> tuple[str, bytes, CommandLine]:  # fmt: skip
     """Path and text of a wrapper for this submission, and the command line that sends it. Writes nothing.
 
-    `command` is "" for a job that makes no checkpoints, `elastic` what an elastic job has beside its script.
+    `command` is "" for a job that makes no checkpoints, `elastic` what an elastic job has beside its script,
+    `saving` what is to happen before its time limit.
 
     The file has the name that sbatch would give the job: the script's, "wrap", or "sbatch" for a
     script on stdin. Raises CannotWrap or OSError.
@@ -50,12 +53,12 @@ def wrapped(
         if line.script is not None:
             raise CannotWrap("sbatch accepts no script with --wrap")
         path = _place("wrap")
-        text = render(WRAP + os.fsencode(words) + b"\n", command, False, elastic)
+        text = render(WRAP + os.fsencode(words) + b"\n", command, False, elastic, saving)
         return path, text, line._replace(before=without(line.before, "wrap", site), after=(path,))
     body = script.body if script else b""
     if len(body) >= READ_LIMIT:
         raise CannotWrap(f"the script is longer than {READ_LIMIT >> 20} MiB")
-    text = render(body, command, elastic=elastic)
+    text = render(body, command, elastic=elastic, saving=saving)
     path, after = sent_as(line)
     return path, text, line._replace(after=after)
 
@@ -73,7 +76,9 @@ def sent_as(line: CommandLine) -> tuple[str, tuple[str, ...]]:
     return path, (*dashes, path, *line.after[len(dashes) + 1 :])
 
 
-def render(body: bytes, command: str, directives: bool = True, elastic: bytes = b"") -> bytes:
+def render(
+    body: bytes, command: str, directives: bool = True, elastic: bytes = b"", saving: Saving = NO_SAVING
+) -> bytes:
     """The wrapper around the script `body`, which makes checkpoints by `command` ("": none).
 
     `directives` is false for a script of --wrap, in which sbatch reads none. Raises CannotWrap
@@ -92,6 +97,9 @@ def render(body: bytes, command: str, directives: bool = True, elastic: bytes = 
         b"#@ELASTIC@": elastic or b"#",
         b"@INTERPRETER@": b" ".join(quoted(word) for word in _interpreter(body)),
         b"@COMMAND@": quoted(b"" if number else os.fsencode(command)),
+        b"@BEFORE@": b"%d" % saving.before_s,
+        b"@TIMES@": b"%d" % saving.times,
+        b"@ARRAY@": b"%d" % saving.array,
         b"@SIGNAL@": number.encode() or b"''",
     }
     lines = sum(text.count(b"\n") for text in (template, *filled.values()))

@@ -31,6 +31,9 @@ its own, which come before `--` or the script name:
   --pal-checkpoint CMD   movable, and CMD writes a checkpoint first: a shell command, or the
                      name of a signal that the program handles; exit code 85 after it
                      means "start the job again", any other exit code ends it
+  --pal-save-before TIME  TIME (300, 5m, 5:00) before its time limit the job makes its
+                     checkpoint, is requeued, and goes on from there
+  --pal-save-times N     at most N times (10)
   --pal-elastic MIN:MAX  the job runs on MIN nodes; up to MAX-MIN companions of one node each
                      join it when nodes are free, and leave when others need them
   --pal-elastic-partition P  partition of the companions (default: that of loan.guest, else
@@ -56,6 +59,7 @@ its own, which come before `--` or the script name:
 In the script, before its first command:  #PAL class=A   or   #PAL app=resnet50
                                           #PAL movable=600
                                           #PAL checkpoint=touch save; sleep 5
+                                          #PAL save-before=5m save-times=3
                                           #PAL observe
                                           #PAL elastic=2:6 elastic-partition=guest
                                           #PAL fork=5
@@ -64,7 +68,7 @@ In the script, before its first command:  #PAL class=A   or   #PAL app=resnet50
                                           #PAL alt=gpu:partition=a100,gres=gpu:1,est=20m
                                           #PAL alt=cpu:partition=cpu,cpus=32,est=2h
 In the environment:  SLURM_PAL_CLASS=A  SLURM_PAL_MOVABLE=1  SLURM_PAL_CHECKPOINT=USR1
-                     SLURM_PAL_ELASTIC=2:6  SLURM_PAL_GOAL=cost
+                     SLURM_PAL_ELASTIC=2:6  SLURM_PAL_GOAL=cost  SLURM_PAL_SAVE_BEFORE=300
 
 examples:
   palsub --pal-class A --gpus-per-node=4 train.sh
@@ -76,7 +80,7 @@ OBSERVE_S = 300.0
 """How long a job is observed if its user asks for it and neither user nor site states a time."""
 DIRECTIVES = (
     "class", "app", "movable", "checkpoint", "observe", "elastic", "elastic-partition", "elastic-hook", "fork", "goal",
-    "alt", "input",
+    "alt", "input", "save-before", "save-times",
 )  # fmt: skip
 """What may follow #PAL."""
 _MOST_DIGITS = 9
@@ -98,12 +102,25 @@ class Choice(NamedTuple):
     goal: str | None = None
     alt: tuple[str, ...] = ()
     input: str | None = None  # paths, comma-separated
+    save_before: str | None = None  # a time
+    save_times: str | None = None  # a number
     off: bool = False
     dry_run: bool = False
     explain: bool = False
     json: bool = False
     watch: bool = False
     help: bool = False
+
+
+class Saving(NamedTuple):
+    """What is to happen before a job's time limit."""
+
+    before_s: int = 0  # so long before it the job makes its checkpoint; 0: not asked for
+    times: int = 0  # so often at most it is continued
+    array: bool = False  # each task of an array for itself
+
+
+NO_SAVING = Saving()
 
 
 class Moving(NamedTuple):
@@ -142,6 +159,7 @@ def choice(line: CommandLine) -> Choice:
         fork=values.get("fork"), goal=values.get("goal"),
         alt=tuple(value for name, value in line.pal if name == "alt"),
         input=values.get("input"),
+        save_before=values.get("save-before"), save_times=values.get("save-times"),
         off="off" in values, dry_run="dry-run" in values, explain="explain" in values,
         json="json" in values, watch="watch" in values, help="help" in values,
     )  # fmt: skip

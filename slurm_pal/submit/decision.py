@@ -197,6 +197,8 @@ def render(made: Record) -> list[str]:
         lines.append(f"added to sbatch: {' '.join(made['added'])}")
     if made.get("movable"):
         lines.append(_movable(made["movable"]))
+    if made.get("saving"):
+        lines.append(_saving(made["saving"]))
     if made.get("elastic"):
         lines += _elastic(made["elastic"])
     if made["lease"]:
@@ -284,6 +286,14 @@ def _movable(moving: Record) -> str:
     mode = moving.get("open_mode", "")  # records of older releases have none
     output = {"append": ", its output is kept (--open-mode=append)", "truncate": ", which empties its output"}
     return f"movable while it runs: {how}{lost}{output.get(mode, '')}"
+
+
+def _saving(saving: Record) -> str:
+    each = "each task saves" if saving["array"] else "saves"
+    return (
+        f"{each} {saving['before_s']} s before its time limit by {saving['checkpoint']!r}, and is requeued to go on: "
+        f"at most {saving['times']} times"
+    )
 
 
 def _summary(offer: Record) -> str:

@@ -17,7 +17,7 @@ from slurm_pal.sensitivity.cascade import WORD, Verdict
 from slurm_pal.store import heartbeat
 from slurm_pal.submit import decision, lease_file
 from slurm_pal.submit.argv import CommandLine
-from slurm_pal.submit.choice import Choice, Moving
+from slurm_pal.submit.choice import NO_SAVING, Choice, Moving, Saving
 from slurm_pal.submit.known import job_name, locality
 from slurm_pal.submit.lease_file import Lease
 from slurm_pal.submit.movable import APPEND, TRUNCATE, MovableRequest, comment, job_word, own_nodes, terms
@@ -68,7 +68,7 @@ class SubmissionPlan:
 def plan(
     line: CommandLine, chosen: Choice, script: Script | None, config: Config, known: Verdict,
     warnings: list[str], moving: Moving, sent: CommandLine, asked: Asked, at_s: float | None = None,
-    elastic: Elastic | None = None, wanted: Choices | None = None,
+    elastic: Elastic | None = None, wanted: Choices | None = None, saving: Saving = NO_SAVING,
 ) -> SubmissionPlan:  # fmt: skip
     """Decide about one submission. `warnings` gets what the user must know, one line each.
 
@@ -108,15 +108,18 @@ def plan(
     # The submit filter leaves a job with one of our marks alone, even if nothing was added to it here.
     decided_here = not isinstance(scores, DataError)
     said = known.sensitivity != UNKNOWN_CLASS
-    says = moving.movable or (alive and (said or decided_here)) or (bool(mark) and said)
+    requeued = moving.movable or saving.before_s > 0
+    says = requeued or (alive and (said or decided_here)) or (bool(mark) and said)
     own = terms(line, os.environ, script) if mark or says or elastic else MovableRequest()
-    # A move starts the script anew, and Slurm would empty its output as at every start.
-    open_mode = own.open_mode or (APPEND if moving.movable else "")
+    # A requeue starts the script anew, and Slurm would empty its output as at every start.
+    open_mode = own.open_mode or (APPEND if requeued else "")
     nodes, named = own_nodes(request), origin(known)
     word = job_word(known.sensitivity, named, moving, open_mode, known.is_measured, nodes) if says else None
     lasting = elastic.mark if elastic else None
     choosing = picked.mark if picked and alive and not (request.comment or request.soft_only) else None
-    added += _added(own, moving.movable, mark, word, warnings, choosing or lasting)
+    added += _added(own, requeued, mark, word, warnings, choosing or lasting)
+    if saving.before_s:  # where the site's JobRequeue is 0 Slurm would refuse the wrapper's requeue
+        added += ["--requeue", f"--signal=B:USR1@{saving.before_s}"]
     words = ["sbatch", *sent.before, *added, *sent.after]
     made = decision.record(
         decided._replace(added=tuple(added)),
@@ -128,6 +131,7 @@ def plan(
         snapshot=_source(config, scores, now_s),
         warnings=warnings,
     ) | {"movable": moving._asdict() | {"open_mode": open_mode} if moving.movable else None}
+    made["saving"] = {**saving._asdict(), "checkpoint": moving.checkpoint} if saving.before_s else None
     made["places"] = picked.shown if picked else None
     made["locality"] = work.shown
     made["inputs"] = data.shown and data.shown | {"stage_in_s": round(decided.stage_in_s, 1)}
@@ -184,7 +188,7 @@ def _added(
         return comments
     if known.shared_output:
         warnings.append(
-            f"the job may be moved, so --open-mode=append keeps its output: {known.shared_output} is not emptied "
+            f"the job may be requeued, so --open-mode=append keeps its output: {known.shared_output} is not emptied "
             "at the start either (--open-mode=truncate empties it at each start and each move)"
         )
     return [f"--open-mode={APPEND}", *comments]

@@ -9,9 +9,10 @@ import time
 from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_line
 from slurm_pal.base.light import signal, suppress
 from slurm_pal.submit import argv as argv_module
+from slurm_pal.submit import choice as choices
 from slurm_pal.submit import run_sbatch
 from slurm_pal.submit.argv import CommandLine
-from slurm_pal.submit.choice import HELP, Choice, Moving, choice, moving, observing, sensitivity, variable
+from slurm_pal.submit.choice import HELP, NO_SAVING, Choice, Moving, Saving, moving, observing, sensitivity, variable
 from slurm_pal.submit.processes import runner, which
 from slurm_pal.submit.script import Script, from_file, from_stdin, scan
 
@@ -46,7 +47,7 @@ def main(words: list[str], asked: Asked) -> int:
     """
     try:
         line = argv_module.parse(words, _SiteOptions())
-        chosen = choice(line)
+        chosen = choices.choice(line)
         if chosen.help:
             from slurm_pal.submit import show
 
@@ -206,11 +207,11 @@ class Submission:
         self._grow(script, config)
         self._alternate(script, config)
         known = verdict(stated, self._line, script, config, os.environ)
-        moves = self._moving(script)
+        moves, saving = self._moving(script, config)
         named = self._named(script)
         sent, changed, seconds = self._observe(named, config)
         if moves.checkpoint or self._elastic:
-            moves, sent = self._wrap(moves, sent, changed)
+            moves, saving, sent = self._wrap(moves, saving, sent, changed)
         if self._elastic:
             self._again_line = sent
         elif (seconds or named is not script) and not moves.checkpoint:
@@ -219,7 +220,7 @@ class Submission:
 
         planned = plan(
             self._line, self._choice, script, config, known, self._warnings, moves, self._sheltered(sent),
-            self._asked, elastic=self._elastic, wanted=self._wanted,
+            self._asked, elastic=self._elastic, wanted=self._wanted, saving=saving,
         )  # fmt: skip
         self._choose(planned)
         planned.made["observed_s"] = seconds
@@ -336,18 +337,38 @@ class Submission:
             or any(name in ("elastic", "fork") for name, _ in (script.pal if script else ()))
         )
 
-    def _moving(self, script: Script | None) -> Moving:
-        """Whether the job may be moved, if it is an ordinary batch job."""
+    def _moving(self, script: Script | None, config: Config) -> tuple[Moving, Saving]:
+        """Whether the job may be moved, if it is an ordinary batch job; what happens before its time limit. Raises
+        _Typo."""
         asked = moving(self._choice, os.environ, script.pal if script else (), self._warnings)
+        saving = self._saving(script, asked, config)
         if not asked.movable:
-            return asked
+            return asked, saving
         from slurm_pal.submit.movable import terms
 
         obstacle = terms(self._line, os.environ, script).obstacle
-        if obstacle:
-            self._warnings.append(f"submitted as not movable: {obstacle}")
-            return Moving()
-        return asked
+        if not obstacle:
+            return asked, saving
+        if saving.array:  # Slurm requeues a task by itself
+            self._warnings.append(f"submitted as not movable, but to be continued: {obstacle}")
+            return Moving(checkpoint=asked.checkpoint), saving
+        lost = " and not to be continued after its time limit" if saving.before_s else ""
+        self._warnings.append(f"submitted as not movable{lost}: {obstacle}")
+        return Moving(), NO_SAVING
+
+    def _saving(self, script: Script | None, moves: Moving, config: Config) -> Saving:
+        chosen = self._choice
+        asked = chosen.save_before is not None or chosen.save_times is not None
+        asked = asked or variable(os.environ, "SAVE_BEFORE") is not None
+        if not asked and not any(name in ("save-before", "save-times") for name, _ in (script.pal if script else ())):
+            return NO_SAVING
+        from slurm_pal.submit.saving import saving
+
+        most_times = int(config.number("submit", "save_times_max"))
+        try:
+            return saving(chosen, os.environ, self._line, script, moves, most_times, self._warnings)
+        except UsageError as error:
+            raise _Typo(str(error)) from None
 
     def _observe(self, script: Script | None, config: Config) -> tuple[CommandLine, Script | None, float]:
         """Put an observer before the script's first command: command line, script, and time in s (0: no observer).
@@ -386,7 +407,9 @@ class Submission:
                 return self._line, 0.0
         return sent, seconds
 
-    def _wrap(self, moves: Moving, line: CommandLine, script: Script | None) -> tuple[Moving, CommandLine]:
+    def _wrap(
+        self, moves: Moving, saving: Saving, line: CommandLine, script: Script | None
+    ) -> tuple[Moving, Saving, CommandLine]:
         """Put the script into the wrapper that makes checkpoints, and of an elastic job counts workers.
 
         Returns the new command line. A failure costs the checkpoint, not the job; that of an elastic job is raised.
@@ -399,17 +422,18 @@ class Submission:
                 from slurm_pal.submit import elastic
 
                 part = elastic.part(self._elastic, None)
-            path, text, sent = checkpoint.wrapped(line, script, moves.checkpoint, _SiteOptions(), part)
+            path, text, sent = checkpoint.wrapped(line, script, moves.checkpoint, _SiteOptions(), part, saving)
             if self._choice.dry_run:
-                return moves, self._line
+                return moves, saving, self._line
             self._wrapper = path
             checkpoint.write(path, text)
         except (PalError, OSError) as error:
             if self._elastic:
                 raise
-            self._warnings.append(f"no checkpoint for this job: {one_line(error)}; movable without one")
-            return moves._replace(checkpoint=""), line
-        return moves, sent
+            left = "movable without one" if moves.movable else "not continued after its time limit"
+            self._warnings.append(f"no checkpoint for this job: {one_line(error)}; {left}")
+            return moves._replace(checkpoint=""), NO_SAVING, line  # without the wrapper Slurm's notice would kill it
+        return moves, saving, sent
 
     def _unwrap(self) -> None:
         """sbatch has read the wrapper, or never will."""
@@ -429,7 +453,7 @@ class Submission:
 
         if self._choice.json:
             return show.as_json(planned.made, 1)
-        wrapped = (planned.made["movable"] or {}).get("checkpoint")
+        wrapped = (planned.made["movable"] or {}).get("checkpoint") or planned.made["saving"]
         observed = planned.made["observed_s"] and (wrapped or not self._line.has("wrap"))
         parts = [*(["an observer"] if observed else []), *(["the checkpoint command"] if wrapped else [])]
         parts += ["the count of its workers"] if self._elastic else []
@@ -459,6 +483,7 @@ class Submission:
             os.lseek(0 if self._stdin is None else self._stdin, self._offset, os.SEEK_SET)
         planned.made |= {"action": "none", "reason": "sbatch refused the words added by palsub"}
         planned.made |= {"added": planned.word, "argv": words, "lease": None, "movable": None, "observed_s": 0.0}
+        planned.made["saving"] = None
         planned.lease = None
         ended = self._run(planned, words, careful=False)
         if ended.status == 0:

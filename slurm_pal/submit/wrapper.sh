@@ -4,7 +4,8 @@
 # shellcheck disable=SC2317 # traps call what seems to be called by nobody
 # == palsub --pal-checkpoint, --pal-elastic: this part runs the job's own script, which stands below ==
 # If the job makes checkpoints, it makes one when the batch shell gets SIGUSR1, and then says so in the
-# job's comment: pal:ack=<restart>.<number>, with ;failed=1 where there is no checkpoint.
+# job's comment: pal:ack=<restart>.<number>, with ;failed=1 where there is no checkpoint. Where --pal-save-before
+# wants that, and its time limit is near by then, it requeues the job: pal:cont=<how often>;of=<at most>.
 pal_interpreter=(@INTERPRETER@) # of the job's own script
 pal_command=@COMMAND@           # a shell command that writes a checkpoint; or, where there is none,
 pal_signal=@SIGNAL@             # the signal by which the job's processes write one; neither: it makes none
@@ -12,6 +13,12 @@ pal_first=@FIRST@               # the line at which the job's own script begins
 pal_limit_s=110                 # for a checkpoint; whoever asked for one waits a little longer
 pal_continue=85                 # exit status of a script that has written its checkpoint, and is to be continued
 pal_requeue_s=15                # how long a requeue is waited for after such an end
+pal_before_s=@BEFORE@           # --pal-save-before, 0: the job ends at its time limit; Slurm sends SIGUSR1 up to a minute sooner
+pal_times=@TIMES@               # so often at most the job is continued after its time limit
+pal_array=@ARRAY@               # 1: it is a task of an array
+pal_mover_s=3                   # whoever asked for a checkpoint in order to move the job requeues it within this time
+pal_got=""                      # signals that nobody has looked at; with a short limit Slurm's comes at once
+trap "pal_got+=' USR1'" USR1
 
 # `command -p` finds a system's own commands, whatever the job's PATH is.
 # stderr is fd 5, since bash itself reports killed children on fd 2; stdin is fd 3.
@@ -50,19 +57,19 @@ pal_forward() {
 # By squeue, the only command that prints a comment with nothing around it.
 pal_comment() {
   local text
-  text=$(squeue -h -j "$SLURM_JOB_ID" -o %k) || return 1
+  text=$(squeue -h -j "$pal_job" -o %k) || return 1
   [ "$text" = "(null)" ] || printf '%s' "$text"
 }
 
 pal_ack_in() { [[ $1 =~ (^|[[:space:]])pal:ack=([0-9]+\.[0-9]+) ]] && echo "${BASH_REMATCH[2]}"; }
 
-# The comment $1 without a word pal:ack, and with the word $2 at its end.
+# The comment $1 without a word of the same key, and with the word $2 at its end.
 pal_put() {
-  local rest="$1 " kept="" part
+  local rest="$1 " kept="" part key=${2%%=*}
   while [ -n "$rest" ]; do
     part=${rest%%" "*}
     rest=${rest#*" "}
-    [[ $part == pal:ack=* ]] || kept+="$part "
+    [[ $part == "$key="* ]] || kept+="$part "
   done
   kept=${kept%"${kept##*[! ]}"}
   printf '%s' "${kept:+$kept }$2"
@@ -81,10 +88,65 @@ pal_acknowledge() {
     [ "$present" != "$restart.$number" ] || return 0 # ours, or the script's own by `pal ack`
     text=$(pal_put "$comment" "$word")
     [ "${#text}" -le 1000 ] || break
-    scontrol update "JobId=$SLURM_JOB_ID" "Comment=$text"
+    scontrol update "JobId=$pal_job" "Comment=$text"
   done
-  pal_say "the checkpoint cannot be acknowledged in the comment of job $SLURM_JOB_ID"
+  pal_say "the checkpoint cannot be acknowledged in the comment of job $pal_job"
   return 1
+}
+
+# Seconds to the time limit of this run of the job; false where there is no limit, or the run is over.
+pal_left_s() {
+  local state left restarts
+  read -r state left restarts <<< "$(squeue -h -j "$pal_job" -O State:20,TimeLeft:20,RestartCnt:20)"
+  [ "$state ${restarts%% *}" = "RUNNING $pal_requeues" ] || return 1
+  [ "$left" != INVALID ] || left=0:0 # the limit is over, which OverTimeLimit allows
+  [[ $left =~ ^(([0-9]+)-)?(([0-9]+):)?([0-9]+):([0-9]+)$ ]] || return 1
+  echo $((((10#0${BASH_REMATCH[2]} * 24 + 10#0${BASH_REMATCH[4]}) * 60 + 10#${BASH_REMATCH[5]}) * 60 + 10#${BASH_REMATCH[6]}))
+}
+
+# The same, if it is so little that Slurm has given notice of it, or will in a moment; else false.
+pal_near_s() {
+  local left_s
+  [ "$pal_before_s" != 0 ] && left_s=$(pal_left_s) && [ "$left_s" -le $((pal_before_s + 65)) ] && echo "$left_s"
+}
+
+# Write into the comment how often the job was continued; true once it is there.
+pal_note_times() {
+  local word="pal:cont=$1;of=$pal_times" comment text try LC_ALL=C
+  for try in 1 2 3 4; do
+    [ "$try" = 1 ] || command -p sleep 1
+    comment=$(pal_comment) || continue
+    [[ " $comment " != *" $word "* ]] || return 0
+    text=$(pal_put "$comment" "$word")
+    [ "${#text}" -le 1000 ] || break
+    scontrol update "JobId=$pal_job" "Comment=$text"
+  done
+  return 1
+}
+
+# After a checkpoint: requeue the job if its time limit is near. If it was asked for in order to move the job, that
+# comes first; and whoever else requeues the job meanwhile: then this run is over.
+pal_continue_perhaps() {
+  local left_s comment done=0 text="its comment cannot be read or written" try
+  pal_near_s > /dev/null && command -p sleep "$pal_mover_s" && left_s=$(pal_near_s) || return
+  [ ! -e "$pal_dir/ended" ] || pal_left_one || return # the script has ended by itself
+  if comment=$(pal_comment); then
+    [[ ! $comment =~ (^|[[:space:]])pal:cont=([0-9]{1,9})(;|[[:space:]]|$) ]] || done=$((10#${BASH_REMATCH[2]}))
+    if [ "$done" -ge "$pal_times" ]; then
+      pal_say "saved, and not continued after the time limit: $done of at most $pal_times times are over"
+      return
+    fi
+    if pal_note_times $((done + 1)); then
+      pal_say "saved $left_s s before the time limit: requeued, to be continued ($((done + 1)) of at most $pal_times times)"
+      for try in 1 2 3 4 5; do
+        [ "$try" = 1 ] || command -p sleep 2
+        pal_near_s > /dev/null || return
+        ! text=$(scontrol requeue "$pal_job" 2>&1) || return
+      done
+      pal_note_times "$done"
+    fi
+  fi
+  pal_say "saved, but not continued after the time limit: ${text%%$'\n'*}"
 }
 
 # Whether process $1 handles signal number $2, or blocks it to wait for it as srun does.
@@ -142,13 +204,16 @@ pal_plain_slurm() { unset "${!SQUEUE_@}" "${!SCONTROL_@}" "${!SCANCEL_@}" SLURM_
 pal_checkpoint() {
   trap - INT QUIT
   pal_plain_slurm
-  local before
+  local before left_s
   before=$(pal_ack_in "$(pal_comment)")
   command -p rm -f -- "$SLURM_PAL_ACK"
+  if left_s=$(pal_near_s) && [ $((left_s - 20)) -gt "$pal_limit_s" ]; then pal_limit_s=$((left_s - 20)); fi
   if pal_write_checkpoint; then
     pal_acknowledge "" "$before"
+    pal_continue_perhaps
   else
     pal_acknowledge ";failed=1" "$before"
+    ! pal_near_s > /dev/null || pal_say "no checkpoint before the time limit: the job is not continued after it"
   fi
 }
 
@@ -210,8 +275,10 @@ pal_main() {
   set +euCf
   pal_failglob="" # the same by BASHOPTS
   if shopt -q failglob; then pal_failglob=1; shopt -u failglob; fi
-  pal_writer="" pal_ending="" pal_got="" pal_status=1 pal_requeues=${SLURM_RESTART_COUNT:-0} pal_reruns=0
+  pal_writer="" pal_ending="" pal_status=1 pal_requeues=${SLURM_RESTART_COUNT:-0} pal_reruns=0
   exec 3<&0 5>&2 2> /dev/null
+  pal_job=$SLURM_JOB_ID # a task's own number may be that of its array, which means all of them
+  [ "$pal_array" = 0 ] || pal_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
   pal_unpack || { pal_say "no room for the job's script in ${SLURM_TMPDIR:-${TMPDIR:-/tmp}}, /tmp or /dev/shm"; exit 1; }
   export SLURM_PAL_ACK=$pal_dir/ack
   pal_stand_witness

@@ -61,7 +61,7 @@ ARGUMENTS = (
     "--extra=x", "--pal-elastic=2:4", "--pal-goal=cost", "--pal-goal", "deadline=now+8hours", "--pal-alt",
     "gpu:partition=a,est=1", "--pal-alt=cpu:partition=b,cpus=4,est=2h", "--pal-input=/data/set1,/tmp", "--pal-elastic",
     "1:3", "--pal-elastic-hook=x", "--pal-elastic-partition",
-    "--pal-fork=3",
+    "--pal-fork=3", "--pal-save-before=300", "--pal-save-before", "--pal-save-times=3",
 )  # fmt: skip
 VARIABLES = (
     "SBATCH_GRES", "SBATCH_COMMENT", "SBATCH_EXCLUDE", "SBATCH_CONSTRAINT", "SBATCH_TIMELIMIT", "SLURM_PAL_CLASS",

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from slurm_pal.base import marks
 from slurm_pal.submit.argv import no_site_options, parse
 from slurm_pal.submit.checkpoint import CannotWrap, remove, render, signal_in, wrapped, write
+from slurm_pal.submit.choice import NO_SAVING, Saving
 from slurm_pal.submit.script import scan
 
 from ...doubles.processes import in_session
@@ -37,17 +38,18 @@ class Job:
 
     def __init__(
         self, root: Path, body: bytes, command: str, *arguments: str, restarts: int = 0,
-        environment: dict[str, str] | None = None, **limits: int,
+        environment: dict[str, str] | None = None, slurm: tuple[str, str] = (SQUEUE, SCONTROL),
+        saving: Saving = NO_SAVING, **limits: int,
     ) -> None:  # fmt: skip
         self.root, self.comment = root, root / "comment"
         for name in ("bin", "tmp"):
             (root / name).mkdir(exist_ok=True)
         (root / "begun").unlink(missing_ok=True)
-        for name, text in (("squeue", SQUEUE), ("scontrol", SCONTROL)):
+        for name, text in zip(("squeue", "scontrol"), slurm, strict=True):
             (root / "bin" / name).write_text(text)
             (root / "bin" / name).chmod(0o755)
         self.comment.write_text(OWN)
-        text = render(body, command)
+        text = render(body, command, saving=saving)
         for name, seconds in limits.items():
             text, count = re.subn(rb"\npal_%s=\d+" % name.encode(), b"\npal_%s=%d" % (name.encode(), seconds), text)
             assert count == 1

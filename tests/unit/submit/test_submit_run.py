@@ -802,6 +802,70 @@ def test_a_dry_run_shows_no_script_that_is_gone(site: Site) -> None:
     assert not list(site.root.glob("palsub.*"))
 
 
+def saving(site: Site, *words: str, script: str = "", env: dict[str, str] | None = None) -> tuple[str, str]:
+    """What sbatch got, and what was said on stderr."""
+    (site.root / "job.sh").write_text(script or "#!/bin/sh\n#PAL save-before=5m checkpoint=save it\ntrue\n")
+    site.sbatch(COPY)
+    (site.root / "tmp").mkdir(exist_ok=True)
+    _, said = movable(site, *words, "job.sh", env={"TMPDIR": str(site.root / "tmp")} | (env or {}))
+    return (site.root / "record").read_text(), said
+
+
+def test_a_job_that_saves_before_its_end_asks_slurm_for_notice(site: Site) -> None:
+    record, said = saving(site, "-t60", "--pal-save-times=3")
+    comment = "pal:job=?;from=default;mov=1;ck=1;app=1"
+    assert said == "" and record.startswith(f"<-t60><--open-mode=append><--comment={comment}>")
+    assert "<--requeue><--signal=B:USR1@300>" in record
+    text = (site.root / "copy").read_text()
+    assert "\npal_before_s=300 " in text and "\npal_times=3 " in text and "\npal_array=0 " in text
+
+
+def test_so_do_the_tasks_of_an_array_which_is_not_moved(site: Site) -> None:
+    record, said = saving(site, "-a1-3")
+    assert "<--open-mode=append><--comment=pal:job=?;from=default;ck=1;app=1><--requeue><--signal=B:USR1@300>" in record
+    assert "\npal_array=1 " in (site.root / "copy").read_text()
+    assert said == "palsub: submitted as not movable, but to be continued: it is an array\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "why"),
+    [
+        (["--no-requeue"], {}, "not movable and not to be continued after its time limit: of --no-requeue"),
+        ([], {"TMPDIR": "/nonexistent"}, "no checkpoint for this job"),
+        (["-a1-3"], {"TMPDIR": "/nonexistent"}, "not continued after its time limit"),
+        (["--signal=TERM@30"], {}, "--signal=TERM@30"),
+    ],
+)
+def test_no_notice_comes_to_a_script_that_is_not_wrapped(
+    words: list[str], env: dict[str, str], why: str, site: Site
+) -> None:
+    """SIGUSR1 would kill it."""
+    record, said = saving(site, *words, env=env)
+    assert why in said and "B:USR1" not in record and "--requeue" not in record.replace("--no-requeue", "")
+    assert record.endswith("<job.sh>") or "signal" in why
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--pal-save-before=5m"], ["--pal-save-before=soon"], ["--pal-checkpoint=x", "--pal-save-before=5m", "-t3"],
+     ["--pal-save-times=3"], ["--pal-checkpoint=x", "--pal-save-before=5m", "--signal=TERM@30"]],
+)  # fmt: skip
+def test_what_cannot_be_saved_so_submits_nothing(words: list[str], site: Site) -> None:
+    (site.root / "job.sh").write_text("#!/bin/sh\ntrue\n")
+    done = site.run([*PALSUB, *words, "job.sh"], stdin=subprocess.DEVNULL)
+    assert done.returncode == 2 and done.stderr.startswith(b"palsub: --pal-save-") and done.stderr.count(b"\n") == 1
+    assert not (site.root / "record").exists()
+
+
+def test_a_dry_run_shows_what_happens_before_the_end(site: Site) -> None:
+    (site.root / "job.sh").write_text("#!/bin/sh\n#PAL checkpoint=save\ntrue\n")
+    words = ["--pal-dry-run", "--pal-save-before=300", "-a1-2", "job.sh"]
+    done = site.run([*PALSUB, *words], stdin=subprocess.DEVNULL, env={"TMPDIR": str(site.root)})
+    assert b"--requeue --signal=B:USR1@300 job.sh\n" in done.stdout and b"with the checkpoint command\n" in done.stdout
+    said = b"# each task saves 300 s before its time limit by 'save', and is requeued to go on: at most 10 times\n"
+    assert said in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "shown", "remark"),
     [
