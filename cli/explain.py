@@ -18,7 +18,7 @@ from slurm_pal.cli import common
 from slurm_pal.decide.facts import UNMARKED, appends, facts_of
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import open_journal
-from slurm_pal.report import actual, filter_mark, loan_words
+from slurm_pal.report import actual, continued, filter_mark, loan_words
 from slurm_pal.report import story as stories
 from slurm_pal.sensitivity import observed
 from slurm_pal.slurm.backend import connect
@@ -89,6 +89,7 @@ def _explain(named: JobName | None, as_json: bool) -> None:
     found = actual.actual(job, snapshot, time.time(), _started(named, decision, job))
     mark = filter_mark.decision(job) if job else None
     stays = _stays(config, client, job) if job else ""
+    limits = continued.continued(job, decision)
     loans = loan_words.words_of(config, client, number, str(named), job, time.time())
     story = stories.in_order([*stories.of_submission(decision, mark, job.submit_s if job else 0.0), *ticks])
     if as_json:
@@ -101,7 +102,7 @@ def _explain(named: JobName | None, as_json: bool) -> None:
         body["array"] = {"job_id": of_array, "task": task} if task is not None else None
         body["palsub"] = filter_mark.by_palsub(job) if job else []
         body["observed"] = observed.evidence(seen)._asdict() if seen else None
-        body["not_moved"] = stays or None
+        body["not_moved"], body["continued"] = stays or None, limits
         body["taken_off"], body["not_lent"] = loans.taken_off or None, loans.not_lent or None
         common.print_json("explain", body)
         return
@@ -109,6 +110,7 @@ def _explain(named: JobName | None, as_json: bool) -> None:
         *filter(None, (loans.taken_off,)),
         *_actual_text(named, job, found, decision, trouble),
         *_observed_text(job),
+        *([continued.line(limits)] if limits else []),
         *filter(None, (loans.not_lent,)),
         "",
         *_decided_text(decision, mark, job),
