@@ -20,6 +20,7 @@ from slurm_pal.lab.lab import Lab
 from slurm_pal.moves.mover import Mover, StepLimits
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.submit.checkpoint import render
+from slurm_pal.submit.choice import Saving
 
 from . import queue_of
 
@@ -175,6 +176,26 @@ def test_a_script_that_ends_after_its_checkpoint(status: int, site: Site, tmp_pa
         ended = job.state, job.restarts, job.raw["ExitCode"]
         assert ended == ("COMPLETED", 0, "0:0") and done.outcome in ("ended", "abandoned")
         assert (tmp_path / "out").read_text() == "run 0 0.0\nsaved\n"
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_near_its_limit_a_job_is_requeued_once_by_mover_or_wrapper(slow: bool, site: Site, tmp_path: Path) -> None:
+    """With --pal-save-before both would: the mover that is soon there goes first; one that is late finds it done."""
+    body = ENDS.replace("@", 'touch "$SLURM_PAL_ACK"').encode()
+    script = render(body, "USR1", saving=Saving(100, 3)).decode()
+    number = site.client.submit(["-o", str(tmp_path / "out"), "-t2", "--comment=mine"], script)
+    site.running(number)
+    wait_for(tmp_path / "out", "run 0")
+
+    def late(step: str) -> None:
+        if slow and step == "signalling":
+            site.until(number, lambda job: job.restarts > 0)
+
+    (done,) = site.carry_out(site.move(number)._replace(checkpoint=True), meanwhile=late)
+    wait_for(tmp_path / "out", "run 1 1.0")
+    job = site.running(number)
+    assert (done.outcome, job.restarts) == ("abandoned" if slow else "moved", 1)
+    assert job.comment == "mine pal:ack=0.1" + (" pal:cont=1;of=3" if slow else "")
 
 
 def wait_for(path: Path, text: str) -> None:
