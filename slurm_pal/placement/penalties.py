@@ -3,7 +3,8 @@
 
 One factor for all levels is what PAL has (SC'24). Where a sweep has timed all-reduces between nodes, all penalties of
 one kind of work follow from one number: the share of its iteration that it spends in communication within a node. That
-share times (time of an all-reduce at the level / within a node - 1) is what the level adds.
+share times (time of an all-reduce at the level / within a node - 1) is what the level adds. No level is faster than the
+one below it.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ def completed(known: Mapping[int, float], ratios: Mapping[int, float], otherwise
     """The penalties of work of which those of some levels are `known`, the others by the ratios; where these show
     nothing, as at the nearest lower level that is known, and `otherwise` below all of them, or at most as above."""
     shares = [(known[level] - 1.0) / (ratios[level] - 1.0) for level in known if ratios.get(level, 1.0) > 1.0]
-    share = sum(shares) / len(shares) if shares else None
+    share = min(1.0, sum(shares) / len(shares)) if shares else None
     found: list[float] = []
     for level in range(1, max((*known, *ratios, 1)) + 1):
         if level in known:
             factor = known[level]
         elif share is not None and level in ratios:
-            factor = 1.0 + share * (ratios[level] - 1.0)
+            factor = max([1.0 + share * (ratios[level] - 1.0), *found[-1:]])
         elif found:
             factor = found[-1]
         else:

@@ -21,6 +21,8 @@ def test_all_reduces_say_how_the_levels_differ() -> None:
     # A tenth of the time in communication: seven times slower between nodes, 13 times between leaves.
     assert expected(1.6, {1: 7.0, 2: 13.0}) == pytest.approx((1.6, 2.2))
     assert expected(1.7, {1: 1.0, 2: 1.0}) == (1.7, 1.7)  # nothing to go by
+    assert expected(1.7, {1: 1.4, 2: 2.6}) == pytest.approx((1.7, 2.6))  # it cannot communicate all the time and more
+    assert expected(1.7, {1: 1.4, 2: 1.5}) == pytest.approx((1.7, 1.7))
     assert completed({2: 2.2}, {1: 7.0, 2: 13.0, 3: 19.0}, (1.7,)) == pytest.approx((1.6, 2.2, 2.8))
 
 
