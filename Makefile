@@ -5,7 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find slurm_pal cli profiling -name '*.py') $(wildcard etc/systemd/* etc/cron.d/* etc/logrotate.d/* etc/*.lua etc/filter/*.lua etc/*.toml spank/* slurm_pal/submit/*.sh slurm_pal/trial/*.sh profiling/driver/*) bin/palsub pyproject.toml README.md
+SOURCES := $(shell find slurm_pal cli profiling -name '*.py') $(wildcard etc/systemd/* etc/cron.d/* etc/logrotate.d/* etc/*.lua etc/filter/*.lua etc/*.toml etc/recipes.d/* spank/* slurm_pal/submit/*.sh slurm_pal/trial/*.sh profiling/driver/*) bin/palsub pyproject.toml README.md
 LUA := $(wildcard etc/*.lua etc/filter/*.lua tests/lua/*.lua)
 C := $(wildcard spank/*.c)
 KERNELS := $(wildcard profiling/driver/*.cu profiling/driver/*.h)

@@ -28,6 +28,7 @@ from slurm_pal.cli.observe import observe
 from slurm_pal.cli.probe import probe_command
 from slurm_pal.cli.progress import ack, progress
 from slurm_pal.cli.publish import publish_table
+from slurm_pal.cli.recipes import recipes
 from slurm_pal.cli.report import heatmap, report
 from slurm_pal.cli.simulate.command import simulate
 from slurm_pal.cli.throughputs import throughputs
@@ -194,6 +195,7 @@ pal.add_command(progress)
 pal.add_command(ack)
 pal.add_command(fork)
 pal.add_command(have)
+pal.add_command(recipes)
 pal.add_command(costs)
 pal.add_command(observe)
 pal.add_command(probe_command)

@@ -98,6 +98,14 @@ KEYS: dict[str, dict[str, Key]] = {
         "save_times_max": Key(
             100, "how often at most a job is continued after its time limit (palsub --pal-save-before)", minimum=0
         ),
+        "checkpoint": Key(
+            "none",
+            "checkpoint of GPU jobs whose users do not say; auto: by a recipe, if one holds, which makes them movable",
+            choices=("none", "auto"),
+        ),
+        "checkpoint_qos": Key("", "auto for jobs that name one of these QOS, comma-separated"),
+        "checkpoint_partitions": Key("", "auto for jobs that name only these partitions, comma-separated"),
+        "recipes": Key("", "folder of the site's own recipes, *.toml, trusted like pal.toml; empty: none"),
         "heartbeat_max_age_s": Key(
             10.0,
             "a daemon silent for longer than this, or for three of its beats, counts as dead and clears no leases, s",

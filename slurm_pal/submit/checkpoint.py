@@ -37,13 +37,14 @@ def signal_in(command: str) -> str:
 
 
 def wrapped(
-    line: CommandLine, script: Script | None, command: str, site: SiteOptions, elastic: bytes = b"",
+    line: CommandLine, script: Script | None, command: str, site: SiteOptions, elastic: bytes = b"", first: str = "",
     saving: Saving = NO_SAVING,
 ) -> tuple[str, bytes, CommandLine]:  # fmt: skip
     """Path and text of a wrapper for this submission, and the command line that sends it. Writes nothing.
 
-    `command` is "" for a job that makes no checkpoints, `elastic` what an elastic job has beside its script,
-    `saving` what is to happen before its time limit.
+    `command` is "" for a job that makes no checkpoints, `elastic` what an elastic job has beside its script, `first`
+    a command that the script, which is for a shell, is to run before its own, `saving` what is to happen before its
+    time limit.
 
     The file has the name that sbatch would give the job: the script's, "wrap", or "sbatch" for a
     script on stdin. Raises CannotWrap or OSError.
@@ -53,11 +54,16 @@ def wrapped(
         if line.script is not None:
             raise CannotWrap("sbatch accepts no script with --wrap")
         path = _place("wrap")
-        text = render(WRAP + os.fsencode(words) + b"\n", command, False, elastic, saving)
+        body = WRAP + os.fsencode(f"{first}\n{words}" if first else words) + b"\n"
+        text = render(body, command, False, elastic, saving)
         return path, text, line._replace(before=without(line.before, "wrap", site), after=(path,))
     body = script.body if script else b""
     if len(body) >= READ_LIMIT:
         raise CannotWrap(f"the script is longer than {READ_LIMIT >> 20} MiB")
+    if first:
+        from slurm_pal.submit.observing import with_observer
+
+        body = with_observer(body, first)
     text = render(body, command, elastic=elastic, saving=saving)
     path, after = sent_as(line)
     return path, text, line._replace(after=after)

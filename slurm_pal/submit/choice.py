@@ -31,6 +31,9 @@ its own, which come before `--` or the script name:
   --pal-checkpoint CMD   movable, and CMD writes a checkpoint first: a shell command, or the
                      name of a signal that the program handles; exit code 85 after it
                      means "start the job again", any other exit code ends it
+  --pal-checkpoint auto  the first that holds: the script's own CMD, the recipe of a known
+                     program, a requeue from the start if the job is movable; none: without
+                     one; recipe:NAME: by this recipe (pal recipes)
   --pal-save-before TIME  TIME (300, 5m, 5:00) before its time limit the job makes its
                      checkpoint, is requeued, and goes on from there
   --pal-save-times N     at most N times (10)
@@ -59,6 +62,7 @@ its own, which come before `--` or the script name:
 In the script, before its first command:  #PAL class=A   or   #PAL app=resnet50
                                           #PAL movable=600
                                           #PAL checkpoint=touch save; sleep 5
+                                          #PAL checkpoint=auto
                                           #PAL save-before=5m save-times=3
                                           #PAL observe
                                           #PAL elastic=2:6 elastic-partition=guest
@@ -84,6 +88,10 @@ DIRECTIVES = (
 )  # fmt: skip
 """What may follow #PAL."""
 _MOST_DIGITS = 9
+AUTO, NONE = "auto", "none"
+"""A checkpoint that palsub is to find, and none at all."""
+NAMED = "recipe:"
+"""A checkpoint "recipe:NAME [FILE]" names a recipe."""
 
 
 class Choice(NamedTuple):
@@ -127,8 +135,20 @@ class Moving(NamedTuple):
     """Whether and how a job may be moved."""
 
     movable: bool = False
-    checkpoint: str = ""  # a shell command, or the name of a signal; "" none
+    checkpoint: str = ""  # a shell command, the name of a signal, or recipe:NAME; "" none
     lost_s: str = ""  # the most seconds of work that a requeue loses; "" not stated
+    restarts: bool = False  # its user allows a requeue from the start
+    auto: bool | None = None  # whether palsub is to find a checkpoint; None: nobody says
+
+    @property
+    def left_to_palsub(self) -> bool:
+        """Whether the user leaves it to palsub, or to a recipe."""
+        return bool(self.auto) or self.checkpoint.startswith(NAMED)
+
+    @property
+    def shown(self) -> dict[str, object]:
+        """For the record."""
+        return {"movable": self.movable, "checkpoint": self.checkpoint, "lost_s": self.lost_s}
 
 
 def choice(line: CommandLine) -> Choice:
@@ -242,9 +262,9 @@ def moving(
     variable = environment.get("SLURM_PAL_MOVABLE", "")
     if variable not in ("", "0", "1"):
         warnings.append(f"$SLURM_PAL_MOVABLE = {variable!r} is neither 0 nor 1 and is ignored")
-    by_option = chosen.movable is not None or chosen.checkpoint
+    by_option = chosen.movable is not None or chosen.checkpoint not in ("", NONE)
     if variable == "0" and not by_option:
-        return Moving()
+        return Moving(auto=False)
     in_script = named.get("movable")
     if in_script and not _is_seconds(in_script):
         warnings.append(f"#PAL movable = {in_script!r} is not a whole number of seconds and is ignored")
@@ -252,9 +272,12 @@ def moving(
     if named.get("checkpoint") == "":
         warnings.append("#PAL checkpoint= lacks its command and is ignored")
     in_environment = environment.get("SLURM_PAL_CHECKPOINT", "").strip()
-    checkpoint = chosen.checkpoint or in_environment or named.get("checkpoint", "")
-    movable = bool(by_option or checkpoint or variable == "1" or in_script is not None)
-    return Moving(movable, checkpoint, chosen.movable or in_script or "")
+    said = [word for word in (chosen.checkpoint, in_environment, named.get("checkpoint", "")) if word]
+    auto = said[0] == AUTO if said else None
+    checkpoint = next((word for word in said if word not in (AUTO, NONE)), "") if auto else "".join(said[:1])
+    checkpoint = "" if checkpoint == NONE else checkpoint
+    restarts = bool(chosen.movable is not None or variable == "1" or in_script is not None)
+    return Moving(restarts or bool(checkpoint), checkpoint, chosen.movable or in_script or "", restarts, auto)
 
 
 def _is_seconds(text: str) -> bool:

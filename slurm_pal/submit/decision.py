@@ -197,6 +197,8 @@ def render(made: Record) -> list[str]:
         lines.append(f"added to sbatch: {' '.join(made['added'])}")
     if made.get("movable"):
         lines.append(_movable(made["movable"]))
+    if made.get("checkpoint"):
+        lines.append(_saves(made["checkpoint"]))
     if made.get("saving"):
         lines.append(_saving(made["saving"]))
     if made.get("elastic"):
@@ -294,6 +296,12 @@ def _saving(saving: Record) -> str:
         f"{each} {saving['before_s']} s before its time limit by {saving['checkpoint']!r}, and is requeued to go on: "
         f"at most {saving['times']} times"
     )
+
+
+def _saves(means: Record) -> str:
+    """By which means a job saves, where its user left that to palsub."""
+    how = {"command": "by its own command", "requeue": "none, a move begins it anew", "none": "none, so it stays"}
+    return f"checkpoint: {how.get(means['by'], means['by'])}: {means['why']}"
 
 
 def _summary(offer: Record) -> str:

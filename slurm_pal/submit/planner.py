@@ -130,7 +130,7 @@ def plan(
         argv=words,
         snapshot=_source(config, scores, now_s),
         warnings=warnings,
-    ) | {"movable": moving._asdict() | {"open_mode": open_mode} if moving.movable else None}
+    ) | {"movable": moving.shown | {"open_mode": open_mode} if moving.movable else None}
     made["saving"] = {**saving._asdict(), "checkpoint": moving.checkpoint} if saving.before_s else None
     made["places"] = picked.shown if picked else None
     made["locality"] = work.shown

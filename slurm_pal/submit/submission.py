@@ -12,7 +12,9 @@ from slurm_pal.submit import argv as argv_module
 from slurm_pal.submit import choice as choices
 from slurm_pal.submit import run_sbatch
 from slurm_pal.submit.argv import CommandLine
-from slurm_pal.submit.choice import HELP, NO_SAVING, Choice, Moving, Saving, moving, observing, sensitivity, variable
+from slurm_pal.submit.choice import (
+    AUTO, HELP, NO_SAVING, Choice, Moving, Saving, moving, observing, sensitivity, variable,
+)  # fmt: skip
 from slurm_pal.submit.processes import runner, which
 from slurm_pal.submit.script import Script, from_file, from_stdin, scan
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from slurm_pal.base.config import Config
     from slurm_pal.submit.alternatives import Choices
     from slurm_pal.submit.asked import Asked
+    from slurm_pal.submit.auto_checkpoint import Means
     from slurm_pal.submit.elastic import Elastic
     from slurm_pal.submit.planner import SubmissionPlan
 
@@ -95,6 +98,12 @@ def _both(config: Config) -> str:
     return f"{guest},{waits}" if guest and waits else ""
 
 
+def _site_saves(config: Config) -> bool:
+    """Whether the site wants checkpoints found for any jobs whose users do not say."""
+    named = config.text("submit", "checkpoint_qos") or config.text("submit", "checkpoint_partitions")
+    return bool(named) or config.text("submit", "checkpoint") == AUTO
+
+
 class Submission:
     """One command line on its way to sbatch."""
 
@@ -108,6 +117,7 @@ class Submission:
         self._script: Script | None = None
         self._elastic: Elastic | None = None
         self._wanted: Choices | None = None  # what there is to choose from, if anything
+        self._means: Means | None = None  # how the job saves, where its user leaves that to us
         self._again_line = line  # if sbatch refuses the words that we add
 
     @property
@@ -224,6 +234,7 @@ class Submission:
         )  # fmt: skip
         self._choose(planned)
         planned.made["observed_s"] = seconds
+        planned.made["checkpoint"] = self._means.shown if self._means else None
         if self._elastic:
             planned.made["elastic"] = self._elastic.shown(self._line)
         if not self._choice.dry_run:
@@ -338,23 +349,46 @@ class Submission:
         )
 
     def _moving(self, script: Script | None, config: Config) -> tuple[Moving, Saving]:
-        """Whether the job may be moved, if it is an ordinary batch job; what happens before its time limit. Raises
-        _Typo."""
+        """Whether the job may be moved, if it is an ordinary batch job, and how it saves; what happens before its time
+        limit. Raises _Typo."""
         asked = moving(self._choice, os.environ, script.pal if script else (), self._warnings)
-        saving = self._saving(script, asked, config)
-        if not asked.movable:
-            return asked, saving
+        wanted = self._saves(asked, script, config)
+        saving = self._saving(script, wanted, config)
+        if not wanted.movable:
+            return wanted, saving
         from slurm_pal.submit.movable import terms
 
         obstacle = terms(self._line, os.environ, script).obstacle
         if not obstacle:
-            return asked, saving
+            return wanted, saving
         if saving.array:  # Slurm requeues a task by itself
             self._warnings.append(f"submitted as not movable, but to be continued: {obstacle}")
-            return Moving(checkpoint=asked.checkpoint), saving
-        lost = " and not to be continued after its time limit" if saving.before_s else ""
-        self._warnings.append(f"submitted as not movable{lost}: {obstacle}")
+            return Moving(checkpoint=wanted.checkpoint), saving
+        if asked.movable or asked.auto or saving.before_s:
+            lost = " and not to be continued after its time limit" if saving.before_s else ""
+            self._warnings.append(f"submitted as not movable{lost}: {obstacle}")
+        if self._means:
+            self._means = self._means._replace(name="none", why=obstacle, recipe=None)
         return Moving(), NO_SAVING
+
+    def _saves(self, asked: Moving, script: Script | None, config: Config) -> Moving:
+        """What the user asks for, with a checkpoint that is found for the job. Raises _Typo."""
+        if not asked.left_to_palsub and (asked.auto is not None or asked.checkpoint or not _site_saves(config)):
+            return asked
+        from slurm_pal.submit import auto_checkpoint
+
+        if not auto_checkpoint.wanted(asked, self._line, os.environ, script, config):
+            return asked
+        try:
+            self._means = auto_checkpoint.found(
+                asked, self._line, script, config, self._elastic is not None, self._warnings
+            )
+        except UsageError as error:
+            if self._choice.checkpoint == asked.checkpoint:
+                raise _Typo(str(error)) from None
+            self._warnings.append(f"{one_line(error)}; ignored")
+            return asked._replace(checkpoint="", movable=asked.restarts)
+        return self._means.moving
 
     def _saving(self, script: Script | None, moves: Moving, config: Config) -> Saving:
         chosen = self._choice
@@ -422,7 +456,12 @@ class Submission:
                 from slurm_pal.submit import elastic
 
                 part = elastic.part(self._elastic, None)
-            path, text, sent = checkpoint.wrapped(line, script, moves.checkpoint, _SiteOptions(), part, saving)
+            command, first = moves.checkpoint, ""
+            if self._means and (recipe := self._means.recipe):
+                from slurm_pal.submit import recipes
+
+                command, first = recipes.command(recipe, self._means.file), recipes.END_SCRIPT if recipe.ends else ""
+            path, text, sent = checkpoint.wrapped(line, script, command, _SiteOptions(), part, first, saving)
             if self._choice.dry_run:
                 return moves, saving, self._line
             self._wrapper = path
@@ -430,9 +469,14 @@ class Submission:
         except (PalError, OSError) as error:
             if self._elastic:
                 raise
-            left = "movable without one" if moves.movable else "not continued after its time limit"
+            kept = moves.restarts or not (self._means and self._means.recipe)
+            left = "movable without one" if moves.movable and kept else "not movable" if moves.movable else ""
+            left = left or "not continued after its time limit"
             self._warnings.append(f"no checkpoint for this job: {one_line(error)}; {left}")
-            return moves._replace(checkpoint=""), NO_SAVING, line  # without the wrapper Slurm's notice would kill it
+            if self._means:
+                self._means = self._means._replace(name="requeue" if kept else "none", why=one_line(error), recipe=None)
+            # Without the wrapper Slurm's notice would kill it.
+            return moves._replace(checkpoint="", movable=moves.movable and kept), NO_SAVING, line
         return moves, saving, sent
 
     def _unwrap(self) -> None:

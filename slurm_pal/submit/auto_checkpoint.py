@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: MIT
+"""By which means a job is to save before it is moved, where its user leaves that to palsub or names a recipe.
+
+The first that holds: the user's own command, the recipe of a known program, a requeue from the start if the user
+allows one; else the job stays.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from slurm_pal.base.errors import UsageError
+from slurm_pal.base.light import NamedTuple, suppress
+from slurm_pal.decide.request import Conflict
+from slurm_pal.submit import recipes
+from slurm_pal.submit.argv import CommandLine
+from slurm_pal.submit.asked import likely
+from slurm_pal.submit.choice import AUTO, NAMED, Moving
+from slurm_pal.submit.known import work_of
+from slurm_pal.submit.options import merge
+from slurm_pal.submit.recipes import Recipe
+from slurm_pal.submit.script import Script
+
+TYPE_CHECKING = False  # typing's own constant costs the import of typing
+if TYPE_CHECKING:
+    from slurm_pal.base.config import Config
+
+
+class Means(NamedTuple):
+    """What was found."""
+
+    moving: Moving
+    name: str = ""  # "command", "recipe gromacs", "requeue", "none"
+    why: str = ""
+    recipe: Recipe | None = None
+    file: str = ""  # that the user has named with the recipe
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """For the record."""
+        return {"by": self.name, "why": self.why}
+
+
+def wanted(
+    asked: Moving, line: CommandLine, environment: Mapping[str, str], script: Script | None, config: Config
+) -> bool:
+    """Whether there is anything to find; `asked` is what the user says."""
+    if asked.left_to_palsub or asked.checkpoint or asked.auto is not None:
+        return asked.left_to_palsub
+    return _by_site(line, environment, script, config)
+
+
+def _by_site(line: CommandLine, environment: Mapping[str, str], script: Script | None, config: Config) -> bool:
+    """Whether the site wants it for this job, which asks for GPUs: others are never moved."""
+    partitions, qos = _names(config, "checkpoint_partitions"), _names(config, "checkpoint_qos")
+    everywhere = config.text("submit", "checkpoint") == AUTO
+    if not (everywhere or partitions or qos) or not likely(line, script, environment):
+        return False
+    with suppress(Conflict):
+        merged = merge(line, environment, script)
+        own = {name for name in merged.get("partition", "").split(",") if name}
+        its_qos = dict(line.options).get("qos") or environment.get("SBATCH_QOS") or merged.get("qos", "")
+        return everywhere or its_qos in qos or (bool(own) and own <= partitions)
+    return False
+
+
+def _names(config: Config, key: str) -> set[str]:
+    return {name.strip() for name in config.text("submit", key).split(",")} - {""}
+
+
+def found(
+    asked: Moving, line: CommandLine, script: Script | None, config: Config, elastic: bool, warnings: list[str]
+) -> Means:
+    """The means. Raises UsageError for a recipe that the user names and that there is not."""
+    folder = config.text("submit", "recipes")
+    if asked.checkpoint.startswith(NAMED):
+        own, file = recipes.named(asked.checkpoint, folder, warnings)
+        if lacks := _unfit(work_of(line, script), elastic, own):
+            raise UsageError(f"checkpoint {asked.checkpoint!r}: {lacks}")
+        return Means(asked, f"recipe {own.name}", "its user names it", own, file)
+    if asked.checkpoint:
+        return Means(asked, "command", "its user's own")
+    recipe, why = _of_program(work_of(line, script), line, folder, elastic, warnings)
+    if recipe:
+        moving = asked._replace(movable=True, checkpoint=f"{NAMED}{recipe.name}")
+        return Means(moving, f"recipe {recipe.name}", why, recipe)
+    return Means(asked, "requeue" if asked.movable else "none", why)
+
+
+def _of_program(
+    body: bytes, line: CommandLine, folder: str, elastic: bool, warnings: list[str]
+) -> tuple[Recipe | None, str]:
+    text = body.decode("utf-8", "replace")
+    if lacks := _unfit(body, elastic, None):
+        return None, lacks
+    known = recipes.table(folder, recipes.of_text(text), warnings)
+    chdir = next((value for name, value in reversed(line.options) if name == "chdir"), "")
+    return recipes.choose(recipes.findings(text, known, recipes.reader(os.path.abspath(chdir or "."))))
+
+
+def _unfit(body: bytes, elastic: bool, recipe: Recipe | None) -> str:
+    """Why no recipe, or not this one, fits a job, whatever it runs."""
+    if elastic:
+        return "an elastic job has no recipe"
+    if body.startswith(b"#!") and (recipe is None or recipe.ends):
+        from slurm_pal.submit.observing import SHELLS, interpreter
+
+        if interpreter(body) not in SHELLS:
+            return "the script is not for a shell, and a recipe needs one"
+    return ""
