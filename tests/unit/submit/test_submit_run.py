@@ -897,3 +897,15 @@ def test_a_comment_without_room_keeps_its_text(site: Site) -> None:
     long = "x" * 990
     comment, said = movable(site, "--pal-movable", f"--comment={long}", "job.sh")
     assert comment == long and "too long" in said
+
+
+def test_a_recipe_also_saves_before_the_time_limit(scored: Site) -> None:
+    words = ["--pal-dry-run", "--pal-json", "--pal-checkpoint=auto", "--pal-save-before=300", "--gres=gpu:1", "-t60"]
+    script = scored.root / "job.sh"
+    script.write_text("#!/bin/bash\ngmx mdrun -deffnm x -cpi\n")
+    made = json.loads(scored.run([*PALSUB, *words, "job.sh"]).stdout)
+    assert made["saving"] == {"before_s": 300, "times": 10, "array": False, "checkpoint": "recipe:gromacs"}
+    assert "--signal=B:USR1@300" in made["added"] and made["movable"]["checkpoint"] == "recipe:gromacs"
+    script.write_text("#!/bin/bash\n./mine\n")
+    done = scored.run([*PALSUB, *words, "job.sh"])
+    assert done.returncode == 2 and b"--pal-save-before" in done.stderr and b"checkpoint" in done.stderr
