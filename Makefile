@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # without it each worker of pytest would rewrite the asserts of all tests anew
 
 .DEFAULT_GOAL := help
-.PHONY: help setup slurm tools demo test test-long rewritten fuzz test-releases coverage clean-releases unit lint lint-tools \
+.PHONY: help setup slurm tools programs demo test test-long rewritten fuzz test-releases coverage clean-releases unit lint lint-tools \
 	ruff shellcheck luacheck clang-format mypy cppcheck format docs bench lock clean
 
 help:  ## Show the targets
@@ -64,8 +64,11 @@ test: setup tools lint-tools rewritten  ## Lint, and all tests but long statisti
 	echo "Left out: long statistics and large sizes; make test-long runs them."; \
 	test $$lint = 0 -a $$others = 0 -a $$real = 0
 
-test-long: setup tools  ## Long statistics and large sizes, which make test leaves out
-	PAL_LONG=1 $(BIN)/pytest -q -n 2 -m 'long or trials' tests/unit tests/reference
+test-long: setup tools programs  ## Long statistics and large sizes, which make test leaves out, and moves of real programs
+	PAL_LONG=1 $(BIN)/pytest -q -n 2 -m 'long or trials' tests/unit tests/reference tests/slurm/test_recipes.py
+
+programs:  ## Debian packages of the real programs that recipes are tested with (docs/recipes.md)
+	@etc/install-packages.sh gromacs lammps quantum-espresso quantum-espresso-data
 
 # pytest keeps tests with their asserts rewritten beside them. Once for all its workers.
 rewritten: $(VENV)/installed
