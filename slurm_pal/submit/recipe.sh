@@ -147,16 +147,16 @@ recipe_look() {
 
 # Until the next checkpoint of a program that goes on: seen, and no longer growing.
 recipe_wait_for_save() {
-  local before now
+  local before fresh
   recipe_look
   before=$(recipe_saved)
   while [ "$SECONDS" -lt "$recipe_limit_s" ]; do
     sleep 1
     recipe_alive "${recipe_pids[0]}" || { recipe_say "the program ended while its next checkpoint was waited for"; return 1; }
-    now=$(recipe_saved)
-    if [ "$now" != "$before" ]; then
+    fresh=$(recipe_saved | grep -vxF -e "$before")
+    if [ -n "$fresh" ]; then
       sleep 1
-      [ "$(recipe_saved)" != "$now" ] || return 0
+      ! recipe_saved | grep -qxF -e "$fresh" || return 0 # one of those files has not changed again
     fi
   done
   recipe_say "no checkpoint within $recipe_limit_s s; files looked at: ${recipe_saves//$'\n'/, }"
