@@ -44,6 +44,7 @@ and slurmctld then ends the job for good (seen on 22.05 and 24.11)."""
 LATER_S, LATER = 2.0, "now+2"
 """The start that comes with the update of the lists; slurmctld cuts it to whole seconds."""
 _FAILED, _MISSING = "its checkpoint failed", "no checkpoint after"
+_REQUEUED = "somebody else has requeued it"
 LOST = "; no checkpoint came"
 """Ends the detail of a job that left for owners, was asked for a checkpoint, and acknowledged none."""
 RUNS_ON = "it runs on "
@@ -133,6 +134,11 @@ def no_checkpoint(move: Move) -> bool:
     return move.outcome is MoveOutcome.ABANDONED and move.detail.startswith((_FAILED, _MISSING))
 
 
+def requeued_otherwise(move: Move) -> bool:
+    """Whether a move was given up since its job was requeued, as some programs do when they are asked to save."""
+    return move.outcome is MoveOutcome.ABANDONED and move.detail == _REQUEUED
+
+
 def look_s(move: Move, now_s: float) -> float:
     """How long after the last look the next one may come: steps that take long need no more than one a second."""
     long = move.step in (MoveStep.SIGNALLING, MoveStep.CLEARING, MoveStep.FREEING) or now_s - move.step_s > 10.0
@@ -172,7 +178,7 @@ def _answered(seen: _Seen) -> dict[str, str]:
 
 def _not_as_planned(seen: _Seen) -> str:
     if seen.job.restarts != seen.move.restarts:
-        return "somebody else has requeued it"
+        return _REQUEUED
     return "" if seen.job.state == "RUNNING" else f"it is {seen.job.state}"
 
 

@@ -19,7 +19,7 @@ from slurm_pal.journal.journal import Move
 from slurm_pal.journal.move_states import REQUEUED, MoveOutcome
 from slurm_pal.moves.learning import key_of
 from slurm_pal.moves.planning import Passed, Running
-from slurm_pal.moves.steps import no_checkpoint
+from slurm_pal.moves.steps import no_checkpoint, requeued_otherwise
 from slurm_pal.pending.retarget import Waiting
 from slurm_pal.placement.penalties import Penalties
 from slurm_pal.slurm.client import Overview
@@ -142,7 +142,7 @@ def _running(job: SlurmJob, facts: Facts, memory: Memory, gather: bool) -> Runni
         measured=facts.measured or by_pace,
         checkpoint=facts.checkpoint,
         lost_s=facts.lost_s,
-        moves=sum(move.outcome in REQUEUED or no_checkpoint(move) for move in moves),
+        moves=sum(move.outcome in REQUEUED or no_checkpoint(move) or requeued_otherwise(move) for move in moves),
         last_move_s=moves[-1].ended_s if moves else 0.0,
         remaining_s=remaining_s,
         factor=factor,

@@ -22,7 +22,7 @@ from slurm_pal.journal.journal import Move, Observation
 from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.moves.learning import MOST_CORRECTION, corrected, corrections
 from slurm_pal.moves.planning import MovePlan, MoveTerms, Running, plan
-from slurm_pal.moves.steps import no_checkpoint
+from slurm_pal.moves.steps import no_checkpoint, requeued_otherwise
 from slurm_pal.moves.worth import stated_limit_s
 from slurm_pal.partitions import claimants
 from slurm_pal.partitions.claimants import Known
@@ -143,10 +143,12 @@ def test_checkpoints_that_never_come_are_taken_from_the_moves_of_their_user() ->
     silent = [move("abandoned", "no checkpoint after 120 s"), move("abandoned", "its checkpoint failed")]
     others = [move("abandoned", "the plan is 11 s old"), move("moved"), move("elsewhere", "no checkpoint after")]
     assert all(map(no_checkpoint, silent)) and not any(map(no_checkpoint, others))
+    selfish = move("abandoned", "somebody else has requeued it")
+    assert requeued_otherwise(selfish) and not any(map(requeued_otherwise, (*silent, *others)))
     asked = job(7, {"n0": (0,)}, comment="pal:job=A;mov=1;app=1;ck=1", fields={"BatchFlag": "1", "Requeue": "1"})
-    known = Memory({}, {}, frozenset(), {7: (*silent, *others)}, frozenset(), {})
+    known = Memory({}, {}, frozenset(), {7: (*silent, *others, selfish)}, frozenset(), {})
     (one,) = steered(overview([node("n0")], [asked]), known, MoveSettings()).running
-    assert one.moves == 4
+    assert one.moves == 5
 
 
 # -- what is said of GPUs ----------------------------------------------------------------------
