@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # without it each worker of pytest would rewrite the asserts of all tests anew
 
 .DEFAULT_GOAL := help
-.PHONY: help setup slurm tools programs demo test test-long rewritten fuzz test-releases coverage clean-releases unit lint lint-tools \
+.PHONY: help setup slurm tools programs demo test test-long test-frameworks rewritten fuzz test-releases coverage clean-releases unit lint lint-tools \
 	ruff shellcheck luacheck clang-format mypy cppcheck format docs bench lock clean
 
 help:  ## Show the targets
@@ -69,6 +69,15 @@ test-long: setup tools programs  ## Long statistics and large sizes, which make 
 
 programs:  ## Debian packages of the real programs that recipes are tested with (docs/recipes.md)
 	@etc/install-packages.sh gromacs lammps quantum-espresso quantum-espresso-data
+
+# As a user has it: slurm-pal without what it depends on, beside the frameworks.
+FRAMEWORKS ?= torch pytorch-lightning transformers accelerate submitit
+test-frameworks: setup  ## The examples of docs/frameworks.md on a real Slurm, by the frameworks themselves
+	@test -x $(VENV)/frameworks/bin/python || $(PYTHON) -m venv $(VENV)/frameworks
+	$(VENV)/frameworks/bin/pip install --quiet $(FRAMEWORKS)
+	$(VENV)/frameworks/bin/pip install --quiet --no-deps --force-reinstall .
+	@rm -rf build slurm_pal.egg-info
+	$(BIN)/pytest -q -n 2 tests/slurm/test_training.py
 
 # pytest keeps tests with their asserts rewritten beside them. Once for all its workers.
 rewritten: $(VENV)/installed
