@@ -159,8 +159,10 @@ def choose(found: Sequence[Finding]) -> tuple[Recipe | None, str]:
     names = sorted({one.recipe.name for one in found})
     if len(names) > 1:
         return None, f"the script runs programs of several recipes: {', '.join(names)}"
-    command = found[0].command
-    return found[0].recipe, f"line {command.number} runs {command.name}" if command else ""
+    recipe, command = found[0].recipe, found[0].command
+    if not recipe.shown:  # who names it has seen for themselves that it saves
+        return None, f"recipe {recipe.name} was never shown with the real program: it holds where it is named"
+    return recipe, f"line {command.number} runs {command.name}" if command else ""
 
 
 def _lacks(recipe: Recipe, command: ProgramCommand, script: str, read: Reader) -> str:

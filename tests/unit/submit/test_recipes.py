@@ -96,14 +96,14 @@ CASES = [
     ("mpirun pw.x -in i", {"i": "restart_mode = 'restart',"}, "quantum-espresso", "line 1 runs pw.x"),
     ("pw.x -in i", {"i": "! restart_mode='restart'"}, "", "has restart_mode=restart"),
     ("cat > i <<E\nrestart_mode = 'restart'\nE\npw.x -in i", {}, "quantum-espresso", "line 4 runs pw.x"),
-    ("cp CONTCAR POSCAR\nsrun vasp_std", {}, "vasp", "line 2 runs vasp_std"),
+    ("cp CONTCAR POSCAR\nsrun vasp_std", {}, "", "recipe vasp was never shown"),
     ("srun vasp_std", {}, "", "has contcar"),
-    ("cp2k.psmp -i ${SLURM_RESTART_COUNT:+x-1.restart}", {}, "cp2k", "runs cp2k.psmp"),
-    ("cp x.restart.coor y\nnamd3 +p4 c", {}, "namd", "runs namd3"),
-    ("[ $SLURM_RESTART_COUNT ]\npmemd.cuda -i m", {}, "amber", "runs pmemd.cuda"),
-    ("simpleFoam", {"system/controlDict": "startFrom latestTime;\nstopAtWriteNowSignal 12;"}, "openfoam", "line 1"),
+    ("cp2k.psmp -i ${SLURM_RESTART_COUNT:+x-1.restart}", {}, "", "recipe cp2k was never shown"),
+    ("cp x.restart.coor y\nnamd3 +p4 c", {}, "", "recipe namd was never shown"),
+    ("[ $SLURM_RESTART_COUNT ]\npmemd.cuda -i m", {}, "", "recipe amber was never shown"),
+    ("simpleFoam", {"system/controlDict": "startFrom latestTime;\nstopAtWriteNowSignal 12;"}, "", "openfoam was never"),
     ("simpleFoam", {"system/controlDict": "startFrom latestTime;"}, "", "stopatwritenowsignal12"),
-    ("nwchem ${SLURM_RESTART_COUNT:+again}.nw", {}, "nwchem", "runs nwchem"),
+    ("nwchem ${SLURM_RESTART_COUNT:+again}.nw", {}, "", "recipe nwchem was never shown"),
     (f"{TPR}; lmp -in i", {"i": MELT}, "", "several recipes: gromacs, lammps"),
     ("python3 train.py", {}, "", "no program of a recipe is seen"),
 ]  # fmt: skip
@@ -116,8 +116,10 @@ def test_which_recipe_holds(script: str, files: dict[str, str], name: str, why: 
 
 
 def test_every_shipped_recipe_is_shown_by_a_case() -> None:
-    named = [one.name for one in recipes.table("", lambda *_: True, []) if one.commands]
-    assert set(named) == {name for _, _, name, _ in CASES} - {""} and len(named) == 9
+    named = [one for one in recipes.table("", lambda *_: True, []) if one.commands]
+    taken = {name for _, _, name, _ in CASES} - {""}
+    assert {one.name for one in named if one.shown} == taken and len(named) == 9
+    assert all(any(f"{one.name} was never" in why for *_, why in CASES) for one in named if not one.shown)
 
 
 @pytest.mark.parametrize(
