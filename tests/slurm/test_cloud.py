@@ -34,7 +34,7 @@ SCRIPT = """#!/bin/bash
 echo "$PAL_ALT $SLURMD_NODENAME"
 """
 ASLEEP, CLOUD = {"IDLE", "CLOUD", "POWERED_DOWN"}, ["-p", "prem,cloud", "--gres=gpu:1"]
-BOOT_S = 50  # ResumeTimeout of the partition; that of a lab is 60
+BOOT_S = 110  # ResumeTimeout of the partition, and of a busy machine; that of a lab is 60
 
 
 @pytest.fixture(scope="module")
