@@ -19,9 +19,11 @@ from slurm_pal.submit.recipes import Finding, Recipe
 
 @click.command()
 @click.option("--check", "script", metavar="SCRIPT", help="Which recipe holds for this script, and why, or what lacks.")
+@common.noheader_option
+@common.csv_option
 @common.json_option
 @common.verbose_option
-def recipes(script: str | None, as_json: bool) -> None:
+def recipes(script: str | None, noheader: bool, as_csv: bool, as_json: bool) -> None:
     """Recipes: how known programs save on demand, for palsub --pal-checkpoint auto (docs/recipes.md).
 
     With --check, from the folder in which the job is to run: exit code 1 where no recipe holds.
@@ -31,24 +33,28 @@ def recipes(script: str | None, as_json: bool) -> None:
       pal recipes                    the table, the site's own included
       pal recipes --check job.sh     what auto would find
     """
+    if script is not None and as_csv:
+        raise UsageError("--csv does not go with --check: it shows the table")
     folder = settings.load().text("submit", "recipes")
     troubles: list[str] = []
     if script is None:
         found = known.table(folder, lambda name, text: True, troubles)
         if as_json:
             common.print_json("recipes", {"recipes": [_shown(one) for one in found], "warnings": troubles})
+            return
+        if as_csv:
+            common.print_csv((*Recipe._fields, "ends"), [_shown(one) for one in found], noheader)
         else:
-            common.say(
-                *table.columns(["RECIPE", "ASKED BY", "SHOWN WITH", "PROGRAM"], [_row(one) for one in found], False)
-            )
-            common.say(*troubles, err=True)
+            rows = [_row(one) for one in found]
+            common.say(*table.columns(["RECIPE", "ASKED BY", "SHOWN WITH", "PROGRAM"], rows, noheader))
+        common.say(*troubles, err=True)
         return
     try:
         text = read_plain(script, SMALL_BYTES).decode("utf-8", "replace")
     except (OSError, DataError) as error:
         raise UsageError(f"--check {script!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    rows = known.table(folder, known.of_text(text), troubles)
-    findings = known.findings(text, rows, known.reader(os.getcwd()))
+    seen = known.table(folder, known.of_text(text), troubles)
+    findings = known.findings(text, seen, known.reader(os.getcwd()))
     recipe, why = known.choose(findings)
     if as_json:
         body = {"script": script, "recipe": recipe.name if recipe else None, "why": why}

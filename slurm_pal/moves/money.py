@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from slurm_pal.decide.alternatives import MOVE_FACTOR, MOVE_LEFT_S, worth_moving
 
+ROUNDING = 1e-9
+"""What is less than this share of what is still to be paid is no saving: prices that are equal differ by as much."""
 MOST_CHEAPER = 100.0
 """Prices of which one is more than so many times the other, or nothing, are compared as if they were these."""
 
@@ -40,7 +42,8 @@ class Money(NamedTuple):
         if left_there_s <= MOVE_LEFT_S:
             return f"{left_there_s / 3600:.1f} h are left there, more than {MOVE_LEFT_S / 3600:g} are needed"
         same_work = self.here * left_here_s / left_there_s
-        if worth_moving(same_work, self.there, left_there_s, restart_s, self.egress):
-            return ""
         saving, cost = self.saving(left_here_s, left_there_s), self.cost(restart_s)
+        more = saving > ROUNDING * self.here * left_here_s / 3600.0
+        if more and worth_moving(same_work, self.there, left_there_s, restart_s, self.egress):
+            return ""
         return f"{saving:.2f} would be saved, more than {MOVE_FACTOR * cost:.2f} is needed"

@@ -205,6 +205,11 @@ def test_no_move_loses_money(
         assert saving > 1.99 * cost and there_s > MOVE_LEFT_S
 
 
+def test_equal_prices_are_no_reason_to_move_even_where_a_move_costs_nothing() -> None:
+    for price in (1.0353851394042618e-151, 0.1, 3.0):
+        assert Money(price, price, 0.0, math.inf).why_not(52030576.86346436, 52030576.86346436, 0.0)
+
+
 def test_a_job_that_costs_nothing_stays() -> None:
     free = KNOWN._replace(prices=Prices({"dear": {"gres/gpu": 0.0}, "cheap": {"gres/gpu": 1.0}}))
     assert "-94.00 would be saved" in why(planned(marked(DEAR, CHEAP), free))
