@@ -13,8 +13,17 @@ from slurm_pal.submit import choice as choices
 from slurm_pal.submit import run_sbatch
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.choice import (
-    AUTO, HELP, NO_SAVING, Choice, Moving, Saving, moving, observing, sensitivity, variable,
-)  # fmt: skip
+    AUTO,
+    HELP,
+    NO_SAVING,
+    Choice,
+    Moving,
+    Saving,
+    moving,
+    observing,
+    sensitivity,
+    variable,
+)
 from slurm_pal.submit.processes import runner, which
 from slurm_pal.submit.script import Script, from_file, from_stdin, scan
 
