@@ -77,7 +77,7 @@ test-frameworks: setup  ## The examples of docs/frameworks.md on a real Slurm, b
 	$(VENV)/frameworks/bin/pip install --quiet $(FRAMEWORKS)
 	$(VENV)/frameworks/bin/pip install --quiet --no-deps --force-reinstall .
 	@rm -rf build slurm_pal.egg-info
-	$(BIN)/pytest -q -n 2 tests/slurm/test_training.py
+	$(BIN)/pytest -q -n 2 tests/slurm/test_training.py tests/unit/frameworks
 
 # pytest keeps tests with their asserts rewritten beside them. Once for all its workers.
 rewritten: $(VENV)/installed

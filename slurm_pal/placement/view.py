@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_pal.base.light import NamedTuple
+from slurm_pal.placement.penalties import at
 
 
 class View(NamedTuple):
@@ -63,9 +64,7 @@ class Rule(NamedTuple):
 
     def locality(self, level: int) -> float:
         """The factor on iteration time at a level (Topology.span)."""
-        if level < 2 or not self.farther:
-            return self.locality_penalty if level else 1.0
-        return self.farther[min(level - 2, len(self.farther) - 1)]
+        return at((self.locality_penalty, *self.farther), level)
 
 
 ALIKE = 1.005

@@ -7,7 +7,7 @@ No shell is imitated: a command in a loop, a function or another script counts a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_pal.base.light import NamedTuple
 
@@ -20,6 +20,8 @@ LAUNCHERS = frozenset({
 """What may stand before a program on its command line, with options of its own."""
 _KEYWORDS = ("if", "then", "else", "elif", "while", "until", "do", "!", "{")
 _MOST_COMMANDS = 100
+_MOST_VARIABLES, _LONGEST = 100, 1 << 14
+"""So many variables of a script are put in their places, in lines no longer than that: a submission waits for it."""
 
 
 class ProgramCommand(NamedTuple):
@@ -45,10 +47,10 @@ def programs(text: str, names: Sequence[str]) -> list[ProgramCommand]:
         if known:
             name, equals, value = said.partition("=")
             if equals and name.isidentifier() and (value[:1] in "\"'" or " " not in value):
-                values[name] = value.strip("\"'")
+                if name in values or len(values) < _MOST_VARIABLES:
+                    values[name] = value.strip("\"'")
                 continue
-            for name, value in values.items():
-                said = said.replace(f"${{{name}}}", value).replace(f"${name}", value)
+            said = _filled(said, values)
         if not known and not said.startswith(("cd ", "pushd ")):
             continue
         for words in split(said):
@@ -58,6 +60,15 @@ def programs(text: str, names: Sequence[str]) -> list[ProgramCommand]:
                 name, at = one
                 found.append(ProgramCommand(name, tuple(words[at:]), said, number, folder, words[0] == "exec"))
     return found
+
+
+def _filled(line: str, values: Mapping[str, str]) -> str:
+    """The line with the values of its variables, of those for which there is room."""
+    for name, value in values.items():
+        for place in (f"${{{name}}}", f"${name}"):
+            if len(line) + line.count(place) * len(value) <= _LONGEST:
+                line = line.replace(place, value)
+    return line
 
 
 def _lines(text: str) -> list[tuple[int, str]]:

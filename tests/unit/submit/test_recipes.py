@@ -57,6 +57,16 @@ def test_no_line_is_too_odd(line: str) -> None:
     programs(f"{line}\n{line} mdrun\nmdrun {line}\n{line}", GMX)
 
 
+def test_variables_make_no_script_long() -> None:
+    """A script may double its length with each variable: 65 KiB became 300 MiB, and a submission took minutes."""
+    grown = f"A=mdrun{'x' * 20000}\nmdrun {'$A' * 15000}\n"
+    doubled = "A=mdrun" + "".join(f"\nB{k}=${'A' if not k else f'B{k - 1}'}mdrun" for k in range(300))
+    for text in (grown, f"{doubled}\nmdrun {' '.join(f'$B{k}' for k in range(300))}\n"):
+        (one,) = programs(text, GMX)
+        assert one.name == "mdrun" and len(one.text) <= max(1 << 14, len(text))
+    assert len(programs("".join(f"A{k}=mdrun\n" for k in range(5000)) + "$A0\n$A4999\n", GMX)) == 1
+
+
 def test_where_a_program_runs() -> None:
     text = "mdrun\ncd a\nmdrun\ncd $X\nmdrun\ncd $SLURM_SUBMIT_DIR && cd b && mdrun\nexec mdrun\n"
     found = programs(text, GMX)
