@@ -8,6 +8,7 @@ No node is woken while a lab starts or ends: `down` would miss a slurmd that sta
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 
@@ -46,9 +47,18 @@ def resume(directory: LabDirectory, nodes: list[str]) -> None:
             crew.spawn(f"slurmd-{node}", [*slurmd_argv(slurmd, node, directory.conf), "-b"])
 
 
-def suspend(directory: LabDirectory, nodes: list[str]) -> None:
-    """End the slurmds of these nodes, as their pid files name them. Raises SlurmError."""
-    ours = {process.pid: process for process in processes.find_daemons(directory) if process.name == "slurmd"}
+def suspend(directory: LabDirectory, nodes: list[str], ordered_ticks: int | None = None) -> None:
+    """End the slurmds of these nodes, as their pid files name them. Raises SlurmError.
+
+    Not those that were started after the order (`ordered_ticks`: clock ticks after boot; None: now). Slurm waits for
+    SuspendTimeout only, and may have the node woken again before this program runs: the slurmd of that boot has
+    taken the place of the old one.
+    """
+    ours = {
+        process.pid: process
+        for process in processes.find_daemons(directory)
+        if process.name == "slurmd" and (ordered_ticks is None or process.start < ordered_ticks)
+    }
     ending = [ours[pid] for node in nodes if (pid := _pid(directory, node)) in ours]
     if left := processes.stop(ending, _TERM_S, lambda: None):
         raise SlurmError(f"slurmd with pid {left[0].pid} did not end")
@@ -65,7 +75,11 @@ def _pid(directory: LabDirectory, node: str) -> int | None:
 def main(argv: list[str]) -> int:
     verb, path, nodes = argv
     try:
-        {RESUME: resume, SUSPEND: suspend}[verb](LabDirectory(path), list(hostlist.expand(nodes)))
+        names = list(hostlist.expand(nodes))
+        if verb == SUSPEND:  # slurmctld has started this process with the order
+            suspend(LabDirectory(path), names, processes.start_ticks(os.getpid()))
+        else:
+            resume(LabDirectory(path), names)
     except (PalError, OSError) as error:
         print(f"{verb} {nodes}: {error}", file=sys.stderr)
         return 1

@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from slurm_pal.base.errors import BusyError, SlurmError, UsageError
-from slurm_pal.lab import conf, power
+from slurm_pal.lab import conf, power, processes
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.partition_file import PartitionFile
@@ -75,6 +76,21 @@ def test_only_a_slurmd_of_the_lab_is_ended(made: LabDirectory) -> None:
         power.suspend(made, ["n0", "n1"])
         assert other.poll() is None
         other.kill()
+
+
+@pytest.mark.parametrize(("sooner", "ended"), [(1, False), (0, False), (-1, True)])
+def test_a_slurmd_that_was_woken_after_the_order_is_left_alone(made: LabDirectory, sooner: int, ended: bool) -> None:
+    """The program of a busy machine comes late: Slurm has long had the node woken again."""
+    argv = ["slurmd", "-c", "import time; time.sleep(60)", made.conf]
+    with subprocess.Popen(argv, executable=sys.executable) as slurmd:
+        while not processes.find_daemons(made):
+            time.sleep(0.01)
+        Path(made("run", "slurmd-n0.pid")).write_text(f"{slurmd.pid}\n")
+        started = processes.start_ticks(slurmd.pid)
+        assert started is not None
+        power.suspend(made, ["n0"], started - sooner)
+        assert (processes.start_ticks(slurmd.pid) is None) is ended
+        slurmd.kill()
 
 
 def test_what_slurmctld_runs_says_in_one_line_what_is_wrong(made: LabDirectory) -> None:
