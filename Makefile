@@ -65,7 +65,7 @@ test: setup tools lint-tools rewritten  ## Lint, and all tests but long statisti
 	test $$lint = 0 -a $$others = 0 -a $$real = 0
 
 test-long: setup tools programs  ## Long statistics and large sizes, which make test leaves out, and moves of real programs
-	PAL_LONG=1 $(BIN)/pytest -q -n 2 -m 'long or trials' tests/unit tests/reference tests/slurm/test_recipes.py
+	PAL_LONG=1 $(BIN)/pytest -q -n 2 -m 'long or trials' tests/unit tests/reference tests/slurm/test_recipes.py tests/slurm/test_simulate_site.py
 
 programs:  ## Debian packages of the real programs that recipes are tested with (docs/recipes.md)
 	@etc/install-packages.sh gromacs lammps quantum-espresso quantum-espresso-data

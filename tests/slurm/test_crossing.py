@@ -74,6 +74,7 @@ def test_a_job_goes_to_the_faster_partition_when_there_is_room(site: Site) -> No
         move = site.ended()
         assert (move.outcome, move.partition, move.own_partitions) == ("moved", "fast", OWN), move.detail
         assert sum(freed_s < float(str(tick["at_s"])) <= move.made_s for tick in site.ticks()) <= 2
+        assert (lists(site)[number].ours, lists(site)[number].own) == ("fast", OWN)
         assert move.after == pytest.approx(move.before / 4, rel=0.3)
         body = json.loads(site.run(*PAL, "moves", "--json"))
         assert [(row["job_id"], row["outcome"], row["partition"]) for row in body["moves"]] == [
@@ -84,7 +85,6 @@ def test_a_job_goes_to_the_faster_partition_when_there_is_room(site: Site) -> No
         assert told["partition"] == "fast" and "in fast" in told["text"]
         stop(daemon)
     assert site.said().count("error") == 0
-    assert (lists(site)[number].ours, lists(site)[number].own) == ("fast", OWN)
     site.until(number, lambda job: job.state == "COMPLETED")
     (record,) = [json.loads(line) for line in (site.home / f"out-{number}").read_text().splitlines() if "{" in line]
     assert record["resumed"] > 0 and record["gpus"] == {"n1": [0]}

@@ -38,7 +38,7 @@ def simulate(lab: Lab, tmp_path: Path) -> Simulate:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         argv = [*PAL, "simulate", "--site", "--seeds", "2", "--jobs", "1", "--no-causes", *words]
         env = lab.environ() | {"SLURM_PAL_PATHS_SNAPSHOT": str(tmp_path / "snapshot")}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=300, check=False)
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=1800, check=False)
 
     return run
 
@@ -88,12 +88,17 @@ def test_this_slurms_partition_nodes_and_scores_are_used(lab: Lab, simulate: Sim
     assert any(jct["palsub"] == pytest.approx(3600 * x, abs=latency_s) for x in wanted)
 
 
-def test_what_a_ratio_is_made_of(simulate: Simulate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def spread(number: int) -> list[dict[str, object]]:
+    """Jobs of an hour every eight hours."""
+    moments = [1_790_000_000 + 28000 * k for k in range(number)]
+    return [{"Submit": s, "Eligible": s, "Start": s, "End": s + 3600} for s in moments]
+
+
+@pytest.mark.long  # 1 to 5 minutes of computing
+def test_what_a_ratio_is_made_of(simulate: Simulate, tmp_path: Path) -> None:
     """Over seven weeks of jobs, by this Slurm's scheduler settings but for fewer passes, and by this site's levers."""
-    moments = [1_790_000_000 + 28000 * number for number in range(140)]
-    spread = [{"Submit": s, "Eligible": s, "Start": s, "End": s + 3600} for s in moments]
     words = ("--causes", "--jitter", "0", "--seeds", "1", "--tick", "600", "--bf-interval", "600", "--json")
-    done = simulate("--trace", history(tmp_path, spread), *words)
+    done = simulate("--trace", history(tmp_path, spread(140)), *words)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert list(answer["causes"]) == ["scores", "gathering", "rest"]
@@ -104,12 +109,14 @@ def test_what_a_ratio_is_made_of(simulate: Simulate, monkeypatch: pytest.MonkeyP
     )
     assert answer["causes"]["gathering"]["mean"] == pytest.approx(1.0), "each job has one GPU"
 
-    few = simulate("--trace", history(tmp_path, spread[:10]), "--causes")
-    made = few.stdout.partition("Made of ")[2].splitlines()[1:]
+
+def test_few_jobs_tell_no_causes(simulate: Simulate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = history(tmp_path, spread(10))
+    made = simulate("--trace", path, "--causes").stdout.partition("Made of ")[2].splitlines()[1:]
     assert [line.split()[0] for line in made] == ["scores", "gathering", "rest"]
     assert all("(no interval), cannot tell" in line for line in made)
     monkeypatch.setenv("SLURM_PAL_REBALANCE_ORDER", "shortest")
-    ordered = simulate("--trace", history(tmp_path, spread[:10]), "--causes", "--json")
+    ordered = simulate("--trace", path, "--causes", "--json")
     assert list(json.loads(ordered.stdout)["causes"]) == ["scores", "order", "gathering", "rest"]
 
 
