@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""pal doctor: what is wrong, and the command that mends it."""
+"""pal doctor: whether jobs are placed here, what is wrong, and the command that mends it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import click
 from slurm_pal.admin import site_files, status
 from slurm_pal.admin.shipped import FILTERS, SPANK
 from slurm_pal.base import config as settings
-from slurm_pal.base.errors import ConfigError, Exit, PalError, SlurmError, one_line
+from slurm_pal.base.errors import ConfigError, Exit, MissingPackageError, PalError, SlurmError, UsageError, one_line
 from slurm_pal.cli import common
 from slurm_pal.journal import paths
+from slurm_pal.report import placing
 from slurm_pal.report.check_result import CheckResult
 from slurm_pal.report.doctor import class_state, examine
 from slurm_pal.slurm.backend import connect
@@ -24,22 +25,44 @@ _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warn": ("WARN", "yel
 
 
 @click.command()
+@click.option("--nagios", is_flag=True, help="One line and the exit codes of a monitoring plug-in.")
 @common.csv_option
 @common.json_option
 @common.color_option
 @common.verbose_option
 @click.pass_context
-def doctor(context: click.Context, as_csv: bool, as_json: bool, color: str) -> None:
-    """Check Slurm, settings, data, classes, clock, permissions, palsub, filter and plug-in; name what mends each fault.
+def doctor(context: click.Context, nagios: bool, as_csv: bool, as_json: bool, color: str) -> None:
+    """Show first whether jobs are placed here, for how many, and if not, why and what mends it.
+
+    Then each check of Slurm, settings, data, classes, clock, permissions, palsub, filter and plug-in.
 
     Exit code 0 when nothing has failed (warnings do not count), 1 otherwise. That every palsub is plain sbatch is a
-    failure. In --json, classes is ok, flat (all GPUs of a model in one class) or shifted (all changed speed together).
+    failure. In --json, placing is true or false; classes is ok, flat (all GPUs of a model in one class) or shifted (all
+    changed speed together). With --nagios: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (Slurm does not answer).
     """
-    findings = [*examine(_client(), time.time()), *_installed(time.time())]
+    client = _client()
+    findings = [*examine(client, time.time()), *_installed(time.time())]
+    placed = None
+    with contextlib.suppress(SlurmError, MissingPackageError):  # reported by the checks
+        placed = placing.count(client.jobs())
+    answer = placing.verdict(findings, placed)
+    findings.insert(0, answer)
     failed = any(finding.level == "fail" for finding in findings)
+    if nagios:
+        if as_csv or as_json:
+            raise UsageError("--nagios prints a line of its own: leave out --csv and --json")
+        code, line = placing.nagios(findings, placed)
+        common.say(line)
+        context.exit(code)
     if as_json:
-        found = [finding._asdict() for finding in findings]
-        common.print_json("doctor", {"ok": not failed, "classes": class_state(), "findings": found})
+        body = {
+            "ok": not failed,
+            "placing": answer.level == "ok",
+            "placed": placed._asdict() if placed else None,
+            "classes": class_state(),
+            "findings": [finding._asdict() for finding in findings],
+        }
+        common.print_json("doctor", body)
     elif as_csv:
         common.print_csv(CheckResult._fields, [finding._asdict() for finding in findings])
     else:

@@ -54,7 +54,7 @@ def pal() -> None:
       pal report --html F.html what the GPUs are worth, on one page
       pal explain 4711         why job 4711 runs where it runs
       pal why-slow 4711        which GPU holds job 4711 up
-      pal doctor               what is wrong here, and the command that mends it
+      pal doctor               whether jobs are placed here, what is wrong, and what mends it
       pal lab up               a private Slurm with emulated GPUs to play with
     """
 

@@ -91,11 +91,16 @@ def test_after_readmes_lines_palsub_places_jobs(site: Site) -> None:
         (record,) = site.home.rglob(f"decisions/*/{done.stdout.strip()}.json")
         placed.append(json.loads(record.read_text())["action"])
     assert placed.count("nodelist") >= len(JOBS) // 2, placed
+    body = json.loads(site.run(f"{BIN}/pal doctor --json").stdout)
+    assert body["placing"] is True and body["placed"]["jobs"] == len(JOBS)
+    assert body["placed"]["chosen"] == placed.count("nodelist"), placed
+    monitored = site.run(f"{BIN}/pal doctor --nagios")
+    assert monitored.returncode == 0 and f"jobs={len(JOBS)} chosen=" in monitored.stdout
 
 
 def test_doctor_says_when_palsub_can_do_nothing(site: Site) -> None:
     done = site.run(f"SLURM_PAL_SUBMIT_WATCH=never {BIN}/pal doctor")
-    assert done.returncode == 1 and "every palsub is plain sbatch" in done.stdout, done.stdout
+    assert done.returncode == 1 and "every palsub is plain sbatch" in done.stdout.splitlines()[0], done.stdout
 
 
 def test_a_task_of_an_array_is_explained(site: Site) -> None:

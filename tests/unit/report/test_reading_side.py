@@ -14,9 +14,10 @@ from click.testing import CliRunner, Result
 from slurm_pal.admin.shipped import lua_files
 from slurm_pal.base import state
 from slurm_pal.base.errors import DataError, UsageError
+from slurm_pal.base.jobs import Asks
 from slurm_pal.cli import explain as explain_command
 from slurm_pal.cli.pal import pal
-from slurm_pal.report import actual, doctor, inventory, table
+from slurm_pal.report import actual, doctor, inventory, placing, table
 from slurm_pal.report.check_result import CheckResult
 from slurm_pal.report.doctor import examine
 from slurm_pal.slurm.cli import CliClient
@@ -447,3 +448,61 @@ def test_without_gpus_or_a_choice_nothing_came_of_it() -> None:
     assert actual.verdict({"gpus": []}, {"chosen": offer("n1", 1.0), "plain_slurm": None}) == ""
     assert actual.verdict(offer("n1", 1.0), {"chosen": None, "plain_slurm": None}) == ""
     assert actual.verdict(offer("n1", 1.0), None) == ""
+
+
+MARKED = "pal:job=A;from=name pal:lease=60;req=;exc=;act=nodelist;set=n0"
+
+
+def first_lines(*words: str) -> str:
+    return invoke("doctor", *words).stdout.splitlines()[0]
+
+
+def test_doctor_shows_first_whether_jobs_are_placed(site: Path) -> None:
+    body = json.loads(invoke("doctor", "--json").stdout)
+    assert body["placing"] is False and body["placed"] == {"jobs": 0, "chosen": 0, "since_s": None}
+    assert "placing      no: no snapshot" in first_lines()
+    publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
+    assert "placing      yes: palsub chooses nodes for jobs here; Slurm shows no job with GPUs" in first_lines()
+    client = CliClient()
+    client.submit(["--gres=gpu:1"], "#!/bin/sh\n")
+    assert "; so far for 0 of the 1 jobs with GPUs that Slurm shows" in first_lines()
+    client.submit(["--gres=gpu:1", f"--comment=mine {MARKED}"], "#!/bin/sh\n")
+    client.submit(["--gres=gpu:1", "--comment=pal:job=C;from=default"], "#!/bin/sh\n")
+    assert "; so far for 1 of the 3 jobs with GPUs that Slurm shows, the first of 20" in first_lines()
+    body = json.loads(invoke("doctor", "--json").stdout)
+    assert body["placing"] is True
+    assert (body["placed"]["jobs"], body["placed"]["chosen"]) == (3, 1)
+    without = [job._replace(asks=Asks(), gpus={}, gpus_given=0) for job in client.jobs()]
+    assert placing.count(without) == placing.Placed()
+
+
+def test_what_the_filter_chose_counts(site: Path) -> None:
+    publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
+    one = placing.count([])
+    assert one == placing.Placed() and one.since_s is None
+    (known,) = [f for f in examine(CliClient(), NOW_S) if f.topic == "palsub"]
+    ours = CheckResult("ok", "filter", "job_submit.lua runs")
+    stale = CheckResult("fail", "filter", "the table is too old", "pal publish-table")
+    assert placing.verdict([known, ours], None).text.startswith("yes: palsub and the submit filter choose nodes")
+    failed = known._replace(level="fail", text="every palsub is plain sbatch", mend="do this")
+    assert placing.verdict([failed, ours], None).text == "yes: the submit filter chooses nodes for jobs here"
+    answer = placing.verdict([failed, ours, stale], None)
+    assert (answer.level, answer.text, answer.mend) == ("fail", "no: every palsub is plain sbatch", "do this")
+
+
+def test_doctor_for_monitors(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = invoke("doctor", "--nagios")
+    assert result.exit_code == 2 and result.stdout.startswith("PAL CRITICAL: placing: no: no snapshot")
+    publish(site, scores(("n0", 0), ("n0", 1)))
+    result = invoke("doctor", "--nagios")
+    assert result.exit_code == 1 and "PAL WARNING: data: 2 of 4 GPUs were never measured (n1)" in result.stdout
+    publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
+    result = invoke("doctor", "--nagios")
+    assert result.exit_code == 0 and result.stdout.count("\n") == 1
+    assert result.stdout.startswith("PAL OK: placing: yes: palsub ")
+    assert result.stdout.endswith(" | failures=0 warnings=0 jobs=0 chosen=0\n")
+    assert result.stdout.count("|") == 1
+    assert "leave out --csv and --json" in str(invoke("doctor", "--nagios", "--json").exception)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    result = invoke("doctor", "--nagios")
+    assert result.exit_code == 3 and result.stdout.startswith("PAL UNKNOWN: slurm: not in PATH: sbatch")
