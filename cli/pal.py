@@ -33,6 +33,7 @@ from slurm_pal.cli.report import heatmap, report
 from slurm_pal.cli.simulate.command import simulate
 from slurm_pal.cli.throughputs import throughputs
 from slurm_pal.cli.ticks import ticks
+from slurm_pal.cli.top import top_command
 from slurm_pal.cli.trace import trace
 from slurm_pal.cli.trial import trial
 from slurm_pal.cli.why_slow import why_slow_command
@@ -51,6 +52,7 @@ def pal() -> None:
       pal gpus -f              flagged GPUs only
       pal nodes -w n[1-4]      four nodes
       pal heatmap              every GPU in one picture
+      pal top                  GPUs, jobs, lists and moves, again and again
       pal report --html F.html what the GPUs are worth, on one page
       pal explain 4711         why job 4711 runs where it runs
       pal why-slow 4711        which GPU holds job 4711 up
@@ -202,6 +204,7 @@ pal.add_command(probe_command)
 pal.add_command(compare)
 pal.add_command(evidence)
 pal.add_command(doctor)
+pal.add_command(top_command)
 pal.add_command(heatmap)
 pal.add_command(report)
 pal.add_command(demo)

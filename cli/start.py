@@ -14,7 +14,8 @@ ALONE = {
     "recipes": "recipes",
     "explain": "explain", "why-slow": "why_slow", "moves": "moves", "loans": "loans", "costs": "costs", "lab": "lab",
     "report": "report", "heatmap": "report", "simulate": "simulate.command", "trace": "trace", "trial": "trial",
-    "throughputs": "throughputs", "ticks": "ticks", "compare": "compare", "publish-table": "publish", "admin": "admin",
+    "throughputs": "throughputs", "ticks": "ticks", "compare": "compare", "top": "top", "publish-table": "publish",
+    "admin": "admin",
 }  # fmt: skip
 """Command of `pal` -> the module that it can be loaded from without the others."""
 

@@ -108,8 +108,13 @@ class NodeRow(NamedTuple):
         }
 
 
-def look(config: Config, tell: Callable[[str], None]) -> tuple[Snapshot | None, Overview | None]:
-    """Snapshot and Slurm's view; `tell` gets what is missing. Raises SlurmError if both are."""
+def look(
+    config: Config, tell: Callable[[str], None], marked: bool = False, whole: frozenset[str] = frozenset()
+) -> tuple[Snapshot | None, Overview | None]:
+    """Snapshot and Slurm's view (`marked`, `whole` as for `SlurmClient.overview`); `tell` gets what is missing.
+
+    Raises SlurmError if both are.
+    """
     snapshot: Snapshot | None = None
     overview: Overview | None = None
     try:
@@ -117,7 +122,7 @@ def look(config: Config, tell: Callable[[str], None]) -> tuple[Snapshot | None, 
     except DataError as error:
         tell(one_line(error))
     try:
-        overview = connect(config, timeout_s=ASK_TIMEOUT_S).overview()
+        overview = connect(config, timeout_s=ASK_TIMEOUT_S).overview(marked=marked, whole=whole)
     except SlurmError as error:
         if snapshot is None:
             raise

@@ -6,11 +6,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import re
+import select
+import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +102,36 @@ def test_after_readmes_lines_palsub_places_jobs(site: Site) -> None:
     assert body["placed"]["chosen"] == placed.count("nodelist"), placed
     monitored = site.run(f"{BIN}/pal doctor --nagios")
     assert monitored.returncode == 0 and f"jobs={len(JOBS)} chosen=" in monitored.stdout
+
+
+def test_top_on_a_terminal(site: Site) -> None:
+    """It is renewed until Ctrl-C, and then the terminal is as it was."""
+    job = site.run("palsub --parsable -J seen -o /dev/null -t 5 --gres=gpu:1 --wrap 'sleep 60'").stdout.strip()
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    argv = [f"{BIN}/pal", "top", "--every", "5"]
+    env = site.env | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    shown = subprocess.Popen(argv, env=env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    text, deadline_s = b"", time.monotonic() + TIMEOUT_S
+    try:
+        while text.count(b"Ctrl-C ends") < 2 or b"seen" not in text.rpartition(b"JOBID")[2]:
+            assert time.monotonic() < deadline_s, text.decode("utf-8", "replace")
+            if select.select([master], [], [], 1.0)[0]:
+                text += os.read(master, 65536)
+        shown.send_signal(signal.SIGINT)
+        while select.select([master], [], [], 5.0)[0]:
+            try:
+                text += os.read(master, 65536)
+            except OSError:  # nobody has the other end any more
+                break
+        assert shown.wait(TIMEOUT_S) == 0
+    finally:
+        shown.kill()
+        os.close(master)
+        site.run(f"scancel {job}")
+    assert text.startswith(b"\x1b[?1049h") and b"\x1b[?1049l" in text  # the other screen, and back
+    assert b"GPUs in use" in text and b"Traceback" not in text
 
 
 def test_doctor_says_when_palsub_can_do_nothing(site: Site) -> None:
