@@ -17,6 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from slurm_pal.base import config as settings
+from slurm_pal.base import hooks
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, Exit, PalError, UsageError, one_line
 from slurm_pal.base.hostlist import fold, typed
@@ -345,6 +346,7 @@ def _carry_out(client: SlurmClient, config: Config, sweep: SweepDirectory, as_js
                 collect.collect(config, sweep, time.time())  # what was measured is worth having at once
             raise
         summary = collect.collect(config, sweep, time.time())
+    hooks.call(config, hooks.ON_SWEEP, summary.to_json(), time.time())
     code = _print_summary(summary, as_json, shows)
     if not ended:
         common.say(f"continue with: pal-profile run --resume {sweep.sweep_id}", err=True)
@@ -373,8 +375,8 @@ def _print_summary(summary: collect.Summary, as_json: bool, shows: bool = True) 
         common.say(*summary.lines())
     if summary.trouble:
         common.say(f"pal-profile: error: not published: {summary.trouble}", err=True)
-        return Exit.DATA
-    return Exit.FAILED if summary.complaints else Exit.OK
+    hooks.wait()
+    return Exit.DATA if summary.trouble else Exit.FAILED if summary.complaints else Exit.OK
 
 
 @pal_profile.command()

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 import click
 
-from slurm_pal.base import become
+from slurm_pal.base import become, hooks
 from slurm_pal.base import config as settings
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError, PalError, UsageError, one_line
@@ -137,6 +137,8 @@ def pal_rebalance(
             last_word(LATER if tick.left()[1] else BYE)
         else:
             _once(tick, wanted, complaints)
+    if not daemon:  # after the locks: the next tick need not wait for them
+        hooks.wait()
 
 
 def _check(config: Config, wanted: RebalanceOptions) -> None:

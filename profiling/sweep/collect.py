@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from slurm_pal.base import hooks
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError, PalError, one_line
 from slurm_pal.base.faults import OK, fault_line, state_of
@@ -188,7 +189,23 @@ def fresh_pairs(config: Config, level: Level, now_s: float) -> dict[int, int]:
 
 def collect(config: Config, sweep: SweepDirectory | None, now_s: float, method: str | None = None) -> Summary:
     """Ingest and publish. Raises DataError, or BusyError when another writer does not finish."""
-    return _patiently(lambda: _collect(config, sweep, now_s, method))
+    known = _known_bad(config)
+    summary = _patiently(lambda: _collect(config, sweep, now_s, method))
+    outliers = [one.to_json() for one in summary.outliers if one.uuid not in known]
+    faulty = [one._asdict() for one in summary.faulty if one.uuid not in known]
+    if outliers or faulty:
+        hooks.call(config, hooks.ON_OUTLIER, {"outliers": outliers, "faulty": faulty}, now_s)
+    return summary
+
+
+def _known_bad(config: Config) -> frozenset[str]:
+    """The GPUs that are published as outliers, or as seen to fail."""
+    try:
+        published = snapshot.read(config.snapshot_path)
+    except DataError:
+        return frozenset()
+    gpus = map(published.gpu, range(len(published)))
+    return frozenset(gpu.uuid for gpu in gpus if "outlier" in gpu.flags or state_of(gpu.flags) != OK)
 
 
 def _collect(config: Config, sweep: SweepDirectory | None, now_s: float, method: str | None) -> Summary:

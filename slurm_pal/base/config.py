@@ -273,6 +273,11 @@ KEYS: dict[str, dict[str, Key]] = {
         "stale_after_d": Key(30.0, "scores older than this shrink towards 1.0, days", minimum=0),
         "unknown_after_d": Key(90.0, "scores older than this are forgotten, days", minimum=0),
     },
+    "hooks": {
+        "on_sweep": Key("", "program that is run after a sweep, with its summary on standard input"),
+        "on_outlier": Key("", "program that is run when GPUs become outliers, or are seen to fail"),
+        "on_move": Key("", "program that is run when a move of a running job begins, and when it has ended"),
+    },
 }
 
 TABLES = ("apps", "prices", "data")

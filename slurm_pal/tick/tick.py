@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeVar
 
-from slurm_pal.base import marks
+from slurm_pal.base import hooks, marks
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import PalError, SlurmError, one_line
 from slurm_pal.base.hostlist import fold
@@ -504,7 +504,10 @@ class Tick:
         at_s = float(str(details.pop("at_s")))
         self._log.write(at_s, what, **details)
         job_id = int(str(details["job_id"]))
-        if what in ("step", "refused") or COMMENT not in self._role.may:
+        if what in ("step", "refused"):
+            return
+        hooks.call(self._config, hooks.ON_MOVE, {"what": what, **details}, at_s)
+        if COMMENT not in self._role.may:
             return
         with contextlib.suppress(SlurmError):  # the move itself does not depend on it
             job = self._beginning.get(job_id) or self._client.job(job_id)

@@ -82,10 +82,23 @@ def test_after_readmes_lines_palsub_places_jobs(site: Site) -> None:
         done = site.run(line)
         if "etc/pal.toml" in line:  # "set where the spool and the snapshot are"
             settings = Path(site.lab.directory.pal_toml)
-            settings.write_text(settings.read_text().replace("[paths]\n", f'[paths]\nstate_dir = "{site.state}"\n'))
+            hook = site.home / "hook"
+            hook.write_text(f"#!/bin/sh\ncat > {site.home}/$1.json\n")
+            hook.chmod(0o755)
+            text = settings.read_text().replace("[paths]\n", f'[paths]\nstate_dir = "{site.state}"\n')
+            for name in ("on_sweep", "on_outlier"):
+                text = text.replace(f'# {name} = "/usr/local/sbin/pal-mail"', f'{name} = "{hook}"')
+            settings.write_text(text)
         expected = 1 if "pal doctor" in line else 0  # it says that no GPU was measured yet
         assert done.returncode == expected, (line, done.stdout, done.stderr)
     assert not list(site.state.glob("*.heartbeat"))
+    swept = json.loads((site.home / "on_sweep.json").read_text())
+    assert swept["hook"] == "on_sweep" and swept["counts"] == {"done": 4} and swept["published_gpus"] == 16
+    slow = json.loads((site.home / "on_outlier.json").read_text())
+    assert slow["outliers"] == swept["outliers"] != []
+    (site.home / "on_outlier.json").unlink()
+    assert site.run(f"{BIN}/pal-profile publish-scores").returncode == 0
+    assert not (site.home / "on_outlier.json").exists()  # they are known by now
     healthy = site.run(f"{BIN}/pal doctor --json")
     assert healthy.returncode == 0, healthy.stdout
     found = {f["topic"]: f["text"] for f in json.loads(healthy.stdout)["findings"]}

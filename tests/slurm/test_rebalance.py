@@ -193,7 +193,7 @@ def listens(site: Site) -> bool:
     """Whether the `work` of this site handles SIGUSR1 by now; Python takes its time to start on a busy machine."""
     for status in Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):
-            if f"{site.home}/state.txt" in (status.parent / "cmdline").read_text().split("\0"):
+            if f"{site.home}/state.txt" in (status.parent / "cmdline").read_text(errors="replace").split("\0"):
                 (caught,) = (line.split()[1] for line in status.read_text().splitlines() if line.startswith("SigCgt"))
                 return bool(int(caught, 16) >> (signal.SIGUSR1 - 1) & 1)
     return False
@@ -323,11 +323,20 @@ def test_once_from_cron_finishes_its_moves_and_leaves_no_list(site: Site) -> Non
     waits = site.palsub("-x", "n1", "--gres=gpu:2", "--pal-movable=5")
     site.client.cancel([filler["n1"]])
     site.until(filler["n1"], lambda job: job.state == "CANCELLED")
+    hook, settings, told = site.home / "hook", site.home / "pal.toml", site.home / "told"
+    hook.write_text(f"#!/bin/sh\ncat >> {told}\n")
+    hook.chmod(0o755)
+    settings.write_text(f'{Path(site.env["SLURM_PAL_CONFIG"]).read_text()}\n[hooks]\non_move = "{hook}"\n')
+    site.env["SLURM_PAL_CONFIG"] = str(settings)
     said = site.run(*REBALANCE, "--once", "--act")
     assert said.startswith("Done") and not os.path.exists(site.snapshot + ".heartbeat")
     moved = [move.job_id for move in site.moves() if move.outcome == "moved"]
     assert moved, said
     assert all(move.outcome for move in site.moves())
+    events = [json.loads(line) for line in told.read_text().splitlines()]
+    assert {(event["job_id"], event["what"]) for event in events} >= {
+        (number, what) for number in moved for what in ("move", "moved")
+    }
     for number in moved:
         assert site.running(number, restarts=1).nodes == ("n1",)
     for job in site.client.jobs():

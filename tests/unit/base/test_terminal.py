@@ -70,6 +70,7 @@ RAW = {
     "palsub.py": 0,
     "publish.py": 1,  # JSON
     "report.py": 2,  # a picture with colours of its own
+    "top.py": 1,  # a picture with colours of its own, between lines that were made safe
     "trace.py": 1,  # a file
 }
 """How often a command prints past `common.say`, and what."""
