@@ -105,6 +105,8 @@ KEYS: dict[str, dict[str, Key]] = {
         ),
         "checkpoint_qos": Key("", "auto for jobs that name one of these QOS, comma-separated"),
         "checkpoint_partitions": Key("", "auto for jobs that name only these partitions, comma-separated"),
+        "checkpoint_accounts": Key("", "auto for jobs that name one of these accounts, comma-separated"),
+        "checkpoint_programs": Key("", "auto for jobs for which one of these recipes holds, comma-separated"),
         "recipes": Key("", "folder of the site's own recipes, *.toml, trusted like pal.toml; empty: none"),
         "heartbeat_max_age_s": Key(
             10.0,

@@ -8,7 +8,7 @@ allows one; else the job stays.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.light import NamedTuple, suppress
@@ -16,7 +16,7 @@ from slurm_pal.decide.request import Conflict
 from slurm_pal.submit import recipes
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.asked import likely
-from slurm_pal.submit.choice import AUTO, NAMED, Moving
+from slurm_pal.submit.choice import AUTO, NAMED, SITES_SAY, Moving
 from slurm_pal.submit.known import work_of
 from slurm_pal.submit.options import merge
 from slurm_pal.submit.recipes import Recipe
@@ -25,6 +25,9 @@ from slurm_pal.submit.script import Script
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
     from slurm_pal.base.config import Config
+
+ANY: Set[str] = frozenset()
+"""All recipes, among which to find one."""
 
 
 class Means(NamedTuple):
@@ -44,25 +47,32 @@ class Means(NamedTuple):
 
 def wanted(
     asked: Moving, line: CommandLine, environment: Mapping[str, str], script: Script | None, config: Config
-) -> bool:
-    """Whether there is anything to find; `asked` is what the user says."""
+) -> Set[str] | None:
+    """The recipes of which one is to be found for the job, ANY, or None; `asked` is what the user says."""
     if asked.left_to_palsub or asked.checkpoint or asked.auto is not None:
-        return asked.left_to_palsub
+        return ANY if asked.left_to_palsub else None
     return _by_site(line, environment, script, config)
 
 
-def _by_site(line: CommandLine, environment: Mapping[str, str], script: Script | None, config: Config) -> bool:
-    """Whether the site wants it for this job, which asks for GPUs: others are never moved."""
-    partitions, qos = _names(config, "checkpoint_partitions"), _names(config, "checkpoint_qos")
+def _by_site(
+    line: CommandLine, environment: Mapping[str, str], script: Script | None, config: Config
+) -> Set[str] | None:
+    """What the site wants for this job, which asks for GPUs: others are never moved."""
+    accounts, qos, partitions, programs = (_names(config, key) for key in SITES_SAY)
     everywhere = config.text("submit", "checkpoint") == AUTO
-    if not (everywhere or partitions or qos) or not likely(line, script, environment):
-        return False
+    if not (everywhere or accounts or qos or partitions or programs) or not likely(line, script, environment):
+        return None
     with suppress(Conflict):
         merged = merge(line, environment, script)
         own = {name for name in merged.get("partition", "").split(",") if name}
-        its_qos = dict(line.options).get("qos") or environment.get("SBATCH_QOS") or merged.get("qos", "")
-        return everywhere or its_qos in qos or (bool(own) and own <= partitions)
-    return False
+
+        def said(name: str, variable: str) -> str:
+            return dict(line.options).get(name) or environment.get(variable) or merged.get(name, "")
+
+        if everywhere or said("qos", "SBATCH_QOS") in qos or said("account", "SBATCH_ACCOUNT") in accounts:
+            return ANY
+        return ANY if own and own <= partitions else programs or None
+    return None
 
 
 def _names(config: Config, key: str) -> set[str]:
@@ -70,9 +80,13 @@ def _names(config: Config, key: str) -> set[str]:
 
 
 def found(
-    asked: Moving, line: CommandLine, script: Script | None, config: Config, elastic: bool, warnings: list[str]
-) -> Means:
-    """The means. Raises UsageError for a recipe that the user names and that there is not."""
+    asked: Moving, line: CommandLine, script: Script | None, config: Config, elastic: bool, among: Set[str],
+    warnings: list[str],
+) -> Means | None:  # fmt: skip
+    """The means; None if the job runs no program of the recipes `among`, where these are not ANY.
+
+    Raises UsageError for a recipe that the user names and that there is not.
+    """
     folder = config.text("submit", "recipes")
     if asked.checkpoint.startswith(NAMED):
         own, file = recipes.named(asked.checkpoint, folder, warnings)
@@ -81,7 +95,9 @@ def found(
         return Means(asked, f"recipe {own.name}", "its user names it", own, file)
     if asked.checkpoint:
         return Means(asked, "command", "its user's own")
-    recipe, why = _of_program(work_of(line, script), line, folder, elastic, warnings)
+    recipe, why, seen = _of_program(work_of(line, script), line, folder, elastic, warnings)
+    if among and not seen & among:
+        return None
     if recipe:
         moving = asked._replace(movable=True, checkpoint=f"{NAMED}{recipe.name}")
         return Means(moving, f"recipe {recipe.name}", why, recipe)
@@ -90,13 +106,15 @@ def found(
 
 def _of_program(
     body: bytes, line: CommandLine, folder: str, elastic: bool, warnings: list[str]
-) -> tuple[Recipe | None, str]:
+) -> tuple[Recipe | None, str, Set[str]]:
+    """The recipe, why this one or none, and the recipes of all programs that are seen."""
     text = body.decode("utf-8", "replace")
     if lacks := _unfit(body, elastic, None):
-        return None, lacks
+        return None, lacks, frozenset()
     known = recipes.table(folder, recipes.of_text(text), warnings)
     chdir = next((value for name, value in reversed(line.options) if name == "chdir"), "")
-    return recipes.choose(recipes.findings(text, known, recipes.reader(os.path.abspath(chdir or "."))))
+    findings = recipes.findings(text, known, recipes.reader(os.path.abspath(chdir or ".")))
+    return *recipes.choose(findings), {one.recipe.name for one in findings}
 
 
 def _unfit(body: bytes, elastic: bool, recipe: Recipe | None) -> str:

@@ -90,6 +90,8 @@ DIRECTIVES = (
 _MOST_DIGITS = 9
 AUTO, NONE = "auto", "none"
 """A checkpoint that palsub is to find, and none at all."""
+SITES_SAY = ("checkpoint_accounts", "checkpoint_qos", "checkpoint_partitions", "checkpoint_programs")
+"""Settings that name the jobs for which a site leaves it to palsub; submit.checkpoint does so for all."""
 NAMED = "recipe:"
 """A checkpoint "recipe:NAME [FILE]" names a recipe."""
 

@@ -16,6 +16,7 @@ from slurm_pal.submit.choice import (
     AUTO,
     HELP,
     NO_SAVING,
+    SITES_SAY,
     Choice,
     Moving,
     Saving,
@@ -109,8 +110,7 @@ def _both(config: Config) -> str:
 
 def _site_saves(config: Config) -> bool:
     """Whether the site wants checkpoints found for any jobs whose users do not say."""
-    named = config.text("submit", "checkpoint_qos") or config.text("submit", "checkpoint_partitions")
-    return bool(named) or config.text("submit", "checkpoint") == AUTO
+    return config.text("submit", "checkpoint") == AUTO or any(config.text("submit", key) for key in SITES_SAY)
 
 
 class Submission:
@@ -386,18 +386,19 @@ class Submission:
             return asked
         from slurm_pal.submit import auto_checkpoint
 
-        if not auto_checkpoint.wanted(asked, self._line, os.environ, script, config):
+        among = auto_checkpoint.wanted(asked, self._line, os.environ, script, config)
+        if among is None:
             return asked
         try:
             self._means = auto_checkpoint.found(
-                asked, self._line, script, config, self._elastic is not None, self._warnings
+                asked, self._line, script, config, self._elastic is not None, among, self._warnings
             )
         except UsageError as error:
             if self._choice.checkpoint == asked.checkpoint:
                 raise _Typo(str(error)) from None
             self._warnings.append(f"{one_line(error)}; ignored")
             return asked._replace(checkpoint="", movable=asked.restarts)
-        return self._means.moving
+        return self._means.moving if self._means else asked
 
     def _saving(self, script: Script | None, moves: Moving, config: Config) -> Saving:
         chosen = self._choice

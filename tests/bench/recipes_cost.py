@@ -30,8 +30,8 @@ script = scan(body)._replace(body=body)
 asked = moving(choice(line), {}, (), [])
 start = time.perf_counter()
 from slurm_pal.submit import auto_checkpoint
-if auto_checkpoint.wanted(asked, line, {}, script, config):
-    found = auto_checkpoint.found(asked, line, script, config, False, [])
+among = auto_checkpoint.wanted(asked, line, {}, script, config)
+found = auto_checkpoint.found(asked, line, script, config, False, among, [])
 print(time.perf_counter() - start, found.name)
 """
 

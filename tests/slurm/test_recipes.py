@@ -186,6 +186,32 @@ def test_explain_says_by_which_means_a_job_would_be_moved(line: str, said: str, 
     finished(user, job)
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "words", "line", "movable"),
+    [
+        ("ACCOUNTS", "bio, chem", ("-A", "chem"), "mdrun -cpi", True),
+        ("ACCOUNTS", "bio, chem", ("-A", "geo"), "mdrun -cpi", False),
+        ("ACCOUNTS", "bio, chem", (), "mdrun -cpi", False),
+        ("PROGRAMS", "lammps, gromacs", (), "mdrun -cpi", True),
+        ("PROGRAMS", "lammps", (), "mdrun -cpi", False),
+        ("PROGRAMS", "lammps, gromacs", (), "true", False),
+    ],
+)
+def test_a_site_says_whose_jobs_save(
+    setting: str, value: str, words: tuple[str, ...], line: str, movable: bool, user: User
+) -> None:
+    stand_in(user)
+    user.env[f"SLURM_PAL_SUBMIT_CHECKPOINT_{setting}"] = value
+    job = user.palsub("--gres=gpu:1", *words, user.script("job.sh", f"#!/bin/bash\n{line}\n"))
+    assert ("mov=1;ck=1" in user.comment(job)) is movable
+    if movable:
+        begun(user, 1)
+        assert moved(user, job) == "0.1"
+        begun(user, 2)
+    (user.home / "stop").touch()
+    finished(user, job)
+
+
 GROMACS_INPUT = """integrator = md
 dt = 0.002
 nsteps = 16000

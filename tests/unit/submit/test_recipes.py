@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.submit import auto_checkpoint, recipes
 from slurm_pal.submit.argv import no_site_options, parse
-from slurm_pal.submit.auto_checkpoint import Means
+from slurm_pal.submit.auto_checkpoint import ANY, Means
 from slurm_pal.submit.choice import Moving, choice, moving
 from slurm_pal.submit.command_lines import programs, split
 from slurm_pal.submit.script import scan
@@ -24,6 +25,7 @@ from slurm_pal.submit.script import scan
 from .test_checkpoint import Start, start  # noqa: F401
 
 GMX = ("gmx mdrun", "mdrun")
+AUTO = Moving(auto=True)
 TPR = "gmx mdrun -deffnm x -cpi"
 
 
@@ -189,10 +191,10 @@ def test_what_users_say(option: str, variable: str, directive: str, wanted: tupl
     assert (found.movable, found.checkpoint, found.auto) == wanted
 
 
-def means(body: str, asked: Moving = Moving(auto=True), *words: str, elastic: bool = False) -> Means:  # noqa: B008
+def means(body: str, asked: Moving = AUTO, elastic: bool = False, among: Set[str] = ANY) -> Means | None:
     script = scan(body.encode())._replace(body=body.encode())
-    line = parse([*words, "job.sh"], no_site_options)
-    return auto_checkpoint.found(asked, line, script, Config(), elastic, [])
+    line = parse(["job.sh"], no_site_options)
+    return auto_checkpoint.found(asked, line, script, Config(), elastic, among, [])
 
 
 def test_the_first_means_that_holds() -> None:
@@ -213,26 +215,64 @@ def test_the_first_means_that_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "settings", "wanted"),
+    ("words", "settings", "among"),
     [
-        (("--gpus=1",), {}, False),
-        (("--gpus=1",), {"checkpoint": "auto"}, True),
-        ((), {"checkpoint": "auto"}, False),
-        (("--gpus=1", "-p", "a"), {"checkpoint_partitions": "a, b"}, True),
-        (("--gpus=1", "-p", "a,c"), {"checkpoint_partitions": "a, b"}, False),
-        (("--gpus=1",), {"checkpoint_partitions": "a"}, False),
-        (("--gpus=1", "-q", "long"), {"checkpoint_qos": "long"}, True),
-        (("--gpus=1", "-q", "short"), {"checkpoint_qos": "long"}, False),
+        (("--gpus=1",), {}, None),
+        (("--gpus=1",), {"checkpoint": "auto"}, ""),
+        ((), {"checkpoint": "auto"}, None),
+        (("--gpus=1", "-p", "a"), {"checkpoint_partitions": "a, b"}, ""),
+        (("--gpus=1", "-p", "a,c"), {"checkpoint_partitions": "a, b"}, None),
+        (("--gpus=1",), {"checkpoint_partitions": "a"}, None),
+        (("--gpus=1", "-q", "long"), {"checkpoint_qos": "long"}, ""),
+        (("--gpus=1", "-q", "short"), {"checkpoint_qos": "long"}, None),
+        (("--gpus=1", "-A", "chem"), {"checkpoint_accounts": "bio, chem"}, ""),
+        (("--gpus=1", "-A", "long"), {"checkpoint_accounts": "chem", "checkpoint_qos": "long"}, None),
+        (("--gpus=1",), {"checkpoint_accounts": "chem"}, None),
+        (("--gpus=1",), {"checkpoint_programs": "gromacs, lammps"}, "gromacs lammps"),
+        (("--gpus=1", "-A", "chem"), {"checkpoint_programs": "gromacs", "checkpoint_accounts": "chem"}, ""),
+        (("--gpus=1",), {"checkpoint_programs": "gromacs", "checkpoint": "auto"}, ""),
+        ((), {"checkpoint_programs": "gromacs"}, None),
     ],
 )
-def test_what_sites_say(words: tuple[str, ...], settings: dict[str, str], wanted: bool) -> None:
+def test_what_sites_say(words: tuple[str, ...], settings: dict[str, str], among: str | None) -> None:
     config = Config()
     for name, value in settings.items():
         config.set("submit", name, value, "test")
     script = scan(b"#!/bin/bash\ntrue\n")
     line = parse([*words, "job.sh"], no_site_options)
-    assert auto_checkpoint.wanted(Moving(), line, {}, script, config) is wanted
-    assert not auto_checkpoint.wanted(Moving(auto=False), line, {}, script, config)
+    wanted = None if among is None else {*among.split()}
+    assert auto_checkpoint.wanted(Moving(), line, {}, script, config) == wanted
+    assert auto_checkpoint.wanted(Moving(auto=False), line, {}, script, config) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "wanted"),
+    [((), "chem", True), (("-A", "bio"), "chem", False), ((), "", True), (("--account=chem",), "bio", True)],
+)
+def test_the_account_is_the_one_that_sbatch_takes(words: tuple[str, ...], variable: str, wanted: bool) -> None:
+    config = Config()
+    config.set("submit", "checkpoint_accounts", "chem", "test")
+    script = scan(b"#!/bin/bash\n#SBATCH --account=chem\ntrue\n").understood(no_site_options)
+    line = parse(["--gpus=1", *words, "job.sh"], no_site_options)
+    found = auto_checkpoint.wanted(Moving(), line, {"SBATCH_ACCOUNT": variable}, script, config)
+    assert (found is not None) is wanted
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (TPR, "recipe gromacs"),
+        ("gmx mdrun", "none"),
+        (f"{TPR}\npw.x -in si.in", "none"),
+        ("pw.x -in si.in", None),
+        ("python train.py", None),
+    ],
+)
+def test_of_some_recipes_only_these_count(body: str, name: str | None) -> None:
+    """A job of another program stays as if the site said nothing; why a program of theirs stays is shown."""
+    found = means(f"#!/bin/bash\n{body}\n", Moving(), among={"gromacs"})
+    assert (found and found.name) == name
+    assert (found is not None and found.moving.movable) is (name == "recipe gromacs")
 
 
 def test_the_command_says_what_the_recipe_says() -> None:
