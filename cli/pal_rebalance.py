@@ -23,7 +23,7 @@ from slurm_pal.cli import common
 from slurm_pal.cli.complaints import Complaints
 from slurm_pal.cli.until_signal import Woken, until_signal
 from slurm_pal.decide.aside import fault_of
-from slurm_pal.decide.facts import appends
+from slurm_pal.decide.facts import appends, requeue_delay_s
 from slurm_pal.decide.lease import LeaseKind
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, open_journal
@@ -171,6 +171,7 @@ def _tick(config: Config, wanted: RebalanceOptions, stack: contextlib.ExitStack,
     tick = Tick(
         config, client, counted, journal, role, publisher, log, act=wanted.act, last=not wanted.daemon,
         appends=appends(pairs), keeper=_keeper(config, wanted, own, stack), site=_site(config, pairs),
+        requeue_delay_s=requeue_delay_s(pairs),
     )  # fmt: skip
     counted.after = lambda: tick.alive(time.time())
     if publisher is not None and wanted.act:

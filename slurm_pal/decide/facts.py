@@ -7,11 +7,13 @@ filter's mark in the admin comment (in the comment where sbatch's client filter 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_pal.base import marks
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS, SlurmJob
+from slurm_pal.base.numbers import digits
 from slurm_pal.sensitivity import observed
 from slurm_pal.sensitivity.cascade import MEASURED, SCRIPT, TELEMETRY
 from slurm_pal.sensitivity.history import SURE
@@ -32,6 +34,8 @@ class MoveSettings(NamedTuple):
     gather: bool = False  # jobs with a total of GPUs on an open number of nodes are steered, and brought together
 
 
+REQUEUE_DELAY_S = 121.0
+"""So long Slurm lets a requeued job wait by default."""
 UNMARKED = "it is not marked movable, nor is its QOS or its partition"
 EMPTIES = "a move would empty its output: #SBATCH --open-mode=append in its script, or palsub, keeps it"
 
@@ -47,6 +51,17 @@ class Facts(NamedTuple):
     checkpoint: bool  # the batch shell makes a checkpoint on USR1 and acknowledges it
     lost_s: float  # the most work that a requeue without a checkpoint loses
     measured: bool = False  # the class was measured, on this job's GPUs or on those of earlier jobs
+
+
+def requeue_delay_s(pairs: Mapping[str, str]) -> float:
+    """How long Slurm lets a requeued job wait, by `scontrol show config`: from 25.11 on requeue_delay, else
+    cred_expire, of which it takes no less than 5 s, and a second."""
+    words = dict(part.partition("=")[::2] for part in pairs.get("SchedulerParameters", "").split(","))
+    own = digits(words.get("requeue_delay", ""))
+    if own is not None:
+        return float(own)
+    expire = re.search(r"cred_expire=([0-9]{1,6})", pairs.get("AuthInfo", ""))
+    return int(expire[1]) + 1.0 if expire and int(expire[1]) >= 5 else REQUEUE_DELAY_S
 
 
 def appends(pairs: Mapping[str, str]) -> bool:

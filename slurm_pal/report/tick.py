@@ -49,6 +49,7 @@ def as_json(seen: TickResult) -> dict[str, Any]:
         "order": _order(seen.ordered),
         "loans": _loans(seen.lent),
         "places": [change._asdict() for change in seen.placed],
+        "continued": list(seen.continued),
         "elastic": [change._asdict() for change in seen.scaled.changes] if seen.scaled is not None else [],
         "moving": seen.moving,
         "calibration": round(seen.decided.calibration, 3),
@@ -138,6 +139,7 @@ def lines(seen: TickResult) -> list[str]:
         text += ["", *columns(("JOBID", "PENDING", "LIST", "WHY"), [_wish_row(wish) for wish in told])]
     text += _loan_text(seen.lent) + _scale_text(seen.scaled)
     text += [f"job {one.job_id} waits in its place {one.there} now: {one.why}" for one in seen.placed]
+    text += [f"job {job_id} goes on after its time limit without Slurm's delay" for job_id in seen.continued]
     text += _order_text(seen.ordered)
     if seen.decided.plan and seen.decided.plan.moves:
         rows = [

@@ -21,6 +21,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.notify import ALIVE, notify
 from slurm_pal.base.timing import REAL, Timing
 from slurm_pal.decide.aside import Aside, Fault, blamed
+from slurm_pal.decide.facts import REQUEUE_DELAY_S
 from slurm_pal.decide.lease import LeaseKind, Sort
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.journal import story
@@ -42,6 +43,7 @@ from slurm_pal.slurm.counted import Counts
 from slurm_pal.slurm.diag import busy
 from slurm_pal.tick import levers, metrics
 from slurm_pal.tick.choosing import Choosing
+from slurm_pal.tick.continuing import Continuing
 from slurm_pal.tick.deciding import Decided, Decider
 from slurm_pal.tick.intake import Intake
 from slurm_pal.tick.keeping import Keeper, NotedDecider
@@ -83,19 +85,22 @@ class TickResult(NamedTuple):
     lent: Lent | None = None  # about the nodes of owners
     scaled: Scaled | None = None  # about elastic jobs
     placed: tuple[PlaceChange, ...] = ()  # jobs that change between the places that their users named
+    continued: tuple[int, ...] = ()  # jobs that go on after their time limits without Slurm's delay
 
 
 class Tick:
     """Ticks of one process: one journal, one role. Without `act` Slurm gets no order.
 
     `last`: no other tick follows soon, so orders that Slurm cannot take at the moment are repeated for longer.
-    `appends`: Slurm's JobFileAppend. `keeper` keeps each tick, to be decided again.
+    `appends`: Slurm's JobFileAppend, `requeue_delay_s`: its delay after a requeue. `keeper` keeps each tick, to be
+    decided again.
     """
 
     def __init__(
         self, config: Config, client: SlurmClient, counted: Counts, journal: Journal, role: Role,
         publisher: Publisher | None, log: EventLog, *, act: bool, last: bool = False, appends: bool = False,
         timing: Timing = REAL, keeper: Keeper | None = None, site: Site = NO_SITE,
+        requeue_delay_s: float = REQUEUE_DELAY_S,
     ) -> None:  # fmt: skip
         self._now_s = 0.0
         self._config, self._client, self._counted, self._journal, self._role = config, client, counted, journal, role
@@ -116,6 +121,7 @@ class Tick:
         self._lending = Lending(config, client, journal, role, log, site, appends, timing.sleep)
         self._elastic = Elastic(config, client, journal, role, log)
         self._choosing = Choosing(config, client, role, log)
+        self._continuing = Continuing(client, role, log, requeue_delay_s)
         of_all = role.name == "slurm-user"
         self._observers = collector(config, bool(publisher)) if publisher or not of_all else None
         self._localities = locality_book(config, of_all)
@@ -186,10 +192,15 @@ class Tick:
             nothing,
         )
         self._trouble += self._choosing.complaints
+        again: list[int] = []
+        again = self._each(lambda seen: self._continuing.decide(seen, self._moving(), now_s), every, again)
         overview = self._aside.without(every)
         if self._act:
             wanted, none = ([] if paused else placed), (nothing, list[str]())
             placed, refused = self._try(lambda: self._choosing.carry_out(wanted, now_s), none)
+            self._trouble += refused
+            soon, rest = ([] if paused else again), (list[int](), list[str]())
+            again, refused = self._try(lambda: self._continuing.carry_out(soon, now_s), rest)
             self._trouble += refused
             if lent is not None:
                 self._lend(lent, bool(paused), now_s)
@@ -213,7 +224,7 @@ class Tick:
         seen = TickResult(
             now_s, self._act, paused, query_s, self._counted.queries - queries, self._counted.orders - orders, ingested,
             published, decided, moving, tuple(dict.fromkeys(self._trouble)), ordered, lent, scaled,
-            tuple(placed),
+            tuple(placed), tuple(again),
         )  # fmt: skip
         if self._act:
             self._try(lambda: self._measure(seen, self._monotonic() - started), None)

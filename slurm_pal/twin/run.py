@@ -17,7 +17,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.base.timing import Timing
 from slurm_pal.decide.case import expected_run_s, settings_of
-from slurm_pal.decide.facts import appends
+from slurm_pal.decide.facts import appends, requeue_delay_s
 from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.journal.event_log import EventLog
@@ -253,6 +253,7 @@ class _Run:
         return Tick(
             config, client, client, journal, ROLE, publisher, log, act=True, appends=appends(client.config()),
             timing=Timing(self._now, self._sleep), site=Site(preemption_of(client.config()), self._history),
+            requeue_delay_s=requeue_delay_s(client.config()),
         )  # fmt: skip
 
     # -- time ------------------------------------------------------------------------------------

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_pal.base.numbers import digits
+from slurm_pal.decide.facts import REQUEUE_DELAY_S, requeue_delay_s
 from slurm_pal.slurm.parse import seconds, whole
 
 DAY_S = 86400.0
@@ -57,7 +57,7 @@ class SlurmSettings(NamedTuple):
     complete_s: float = 0.3  # from the end of a job's script until its GPUs are free
     stop_s: float = 1.0  # the same where Slurm stops it
     leave_s: float = 0.06  # the same where it does so for another job, of one that ends at SIGTERM
-    requeue_delay_s: float = 121.0  # cred_expire and a second, see docs/slurm.md
+    requeue_delay_s: float = REQUEUE_DELAY_S
     job_requeue: bool = True  # JobRequeue: jobs whose node fails start again
     min_job_age_s: float = 300.0  # so long slurmctld knows a job that has ended
     priority: PrioritySettings = PrioritySettings()
@@ -73,8 +73,6 @@ def slurm_settings(pairs: Mapping[str, str]) -> SlurmSettings:
         value = digits(words.get(name, ""))
         return default if value is None else value * unit_s
 
-    expire = re.search(r"cred_expire=([0-9]{1,6})", pairs.get("AuthInfo", ""))
-    expire_s = int(expire[1]) if expire else 120
     return usual._replace(
         backfill=pairs.get("SchedulerType", "sched/backfill") == "sched/backfill",
         bf_interval_s=max(1.0, number("bf_interval", usual.bf_interval_s)),
@@ -83,7 +81,7 @@ def slurm_settings(pairs: Mapping[str, str]) -> SlurmSettings:
         bf_max_job_test=int(number("bf_max_job_test", usual.bf_max_job_test)),
         batch_sched_delay_s=number("batch_sched_delay", usual.batch_sched_delay_s),
         sched_interval_s=max(1.0, number("sched_interval", usual.sched_interval_s)),
-        requeue_delay_s=number("requeue_delay", (expire_s if expire_s >= 5 else 120) + 1.0),
+        requeue_delay_s=requeue_delay_s(pairs),
         job_requeue=pairs.get("JobRequeue", "1") != "0",
         min_job_age_s=float(whole(pairs.get("MinJobAge", ""), int(usual.min_job_age_s))),
         priority=_priority(pairs),
