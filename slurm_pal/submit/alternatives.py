@@ -32,7 +32,7 @@ from slurm_pal.submit.argv import CommandLine, Option
 from slurm_pal.submit.choice import Choice, variable
 from slurm_pal.submit.options import build, merge
 from slurm_pal.submit.processes import runner
-from slurm_pal.submit.script import Script
+from slurm_pal.submit.script import SHELLS, Script, interpreter
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
@@ -407,8 +407,6 @@ def _limited(default_run_s: float, request: Request, config: Config) -> float:
 
 def runs_in_shell(body: bytes) -> bool:
     """Whether the script can be given a line of ours."""
-    from slurm_pal.submit.observing import SHELLS, interpreter
-
     return body.startswith(b"#!") and interpreter(body) in SHELLS
 
 

@@ -20,7 +20,7 @@ from slurm_pal.submit.choice import AUTO, NAMED, SITES_SAY, Moving
 from slurm_pal.submit.known import work_of
 from slurm_pal.submit.options import merge
 from slurm_pal.submit.recipes import Recipe
-from slurm_pal.submit.script import Script
+from slurm_pal.submit.script import SHELLS, Script, interpreter
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
@@ -121,9 +121,6 @@ def _unfit(body: bytes, elastic: bool, recipe: Recipe | None) -> str:
     """Why no recipe, or not this one, fits a job, whatever it runs."""
     if elastic:
         return "an elastic job has no recipe"
-    if body.startswith(b"#!") and (recipe is None or recipe.ends):
-        from slurm_pal.submit.observing import SHELLS, interpreter
-
-        if interpreter(body) not in SHELLS:
-            return "the script is not for a shell, and a recipe needs one"
+    if body.startswith(b"#!") and (recipe is None or recipe.ends) and interpreter(body) not in SHELLS:
+        return "the script is not for a shell, and a recipe needs one"
     return ""

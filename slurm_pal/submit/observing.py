@@ -24,13 +24,12 @@ from slurm_pal.submit.argv import CommandLine, SiteOptions, without
 from slurm_pal.submit.checkpoint import CannotWrap
 from slurm_pal.submit.known import work_of
 from slurm_pal.submit.options import merge
-from slurm_pal.submit.script import READ_LIMIT, Script
+from slurm_pal.submit.script import READ_LIMIT, SHELLS, Script, interpreter
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
     from slurm_pal.base.config import Config
 
-SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh"})
 MODULE = "slurm_pal.profiling.node.observer"
 _COMMAND = re.compile(rb"^[^\S\n]*[^\s#]", re.MULTILINE)
 """Up to the first character of the first line that is neither blank nor a comment."""
@@ -75,14 +74,6 @@ def with_observer(body: bytes, start: str) -> bytes:
     if first is None:
         raise CannotWrap("the script has no command")
     return body[: first.start()] + os.fsencode(start) + b"; " + body[first.start() :]
-
-
-def interpreter(body: bytes) -> str:
-    """The base name of the program that runs a script, "" for none; options and assignments of env are skipped."""
-    words = body[2:].partition(b"\n")[0].split()
-    if words and os.path.basename(words[0]) == b"env":
-        words = [word for word in words[1:] if not word.startswith(b"-") and b"=" not in word]
-    return os.fsdecode(os.path.basename(words[0])) if words else ""
 
 
 def check(line: CommandLine, environment: Mapping[str, str], script: Script | None, asked: bool) -> None:

@@ -16,6 +16,7 @@ from slurm_pal.base.light import NamedTuple, pattern
 from slurm_pal.submit.argv import Options, SiteOptions, read_options
 
 _COMMAND = pattern(r"\s(checkpoint|elastic-hook)=")
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh"})
 READ_LIMIT = 64 << 20
 """Bytes taken from a pipe. slurmctld refuses far smaller scripts (max_script_size, 4 MiB)."""
 
@@ -43,6 +44,14 @@ class Script(NamedTuple):
         known = self._replace(site=tuple(site().items()))
         ours = ((name[4:], value) for name, value in known.options.found if name in ("pal-class", "pal-app"))
         return known._replace(pal=(*self.pal, *ours))
+
+
+def interpreter(body: bytes) -> str:
+    """The base name of the program that runs a script, "" for none; options and assignments of env are skipped."""
+    words = body[2:].partition(b"\n")[0].split()
+    if words and os.path.basename(words[0]) == b"env":
+        words = [word for word in words[1:] if not word.startswith(b"-") and b"=" not in word]
+    return os.fsdecode(os.path.basename(words[0])) if words else ""
 
 
 class Input(NamedTuple):
