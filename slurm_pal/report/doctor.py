@@ -25,8 +25,9 @@ from slurm_pal.base.errors import (
 from slurm_pal.base.faults import FAULTS, cure_of, fault_of
 from slurm_pal.base.files import may_write, read_trusted
 from slurm_pal.base.hostlist import fold
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.survival import ends_with
-from slurm_pal.decide import means
+from slurm_pal.decide import lease_marks, means
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.leases import pinned, promise
@@ -45,6 +46,8 @@ from slurm_pal.tick.role import role_of
 
 CLOCK_SLACK_S = 5.0
 MOST_NAMED = 8  # jobs in one line
+WATCHER_S = 60.0
+"""So long after the end of a lease its watcher may still take the list back."""
 MISSED = 3.0
 """Ticks that may be missed before the last one counts as long ago; a timer starts one each minute."""
 _OF_ONE_HOST = frozenset({
@@ -195,8 +198,19 @@ def _pinned(config: Config, client: SlurmClient, now_s: float) -> list[CheckResu
     by_child = path is not None and promise.stood_by(path)
     if alive or by_child or (paths.has_powers() and promise.guarded(config.table_path)):
         return [*lines, CheckResult("ok", "leases", f"{text}; a live process takes them back")]
+    jobs = {job.job_id: job for job in overview.jobs}
+    if config.text("submit", "watch") != NEVER and not any(
+        update.job_id in known.leases or _overdue(jobs[update.job_id], now_s) for update in found
+    ):
+        return [*lines, CheckResult("ok", "leases", f"{text}; the watchers of their palsub take them back")]
     mend = "pal-rebalance --withdraw" if paths.has_powers() else "pal-rebalance --mine --withdraw"
     return [*lines, CheckResult("warn", "leases", f"{text}; no live process takes them back", mend)]
+
+
+def _overdue(job: SlurmJob, now_s: float) -> bool:
+    """Whether a list of palsub's stands although its lease is over: its watcher, which nobody else sees, is gone."""
+    lease_s = max((mark.lease_s for mark in lease_marks.marks_of(job)), default=0.0)
+    return now_s > max(job.submit_s, job.eligible_s) + lease_s + WATCHER_S
 
 
 def _tick(config: Config, client: SlurmClient, now_s: float) -> list[CheckResult]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -38,8 +39,8 @@ def _children() -> set[str]:
     """Children of this process: a lab of the same session may have some, so only new ones are a test's."""
     found: set[str] = set()
     for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/children", encoding="ascii") as stream:
-            found.update(stream.read().split())
+        with contextlib.suppress(FileNotFoundError):  # the thread has ended meanwhile
+            found.update(Path(f"/proc/self/task/{task}/children").read_text().split())
     return found
 
 

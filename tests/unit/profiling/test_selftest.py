@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -53,7 +54,8 @@ ALL_CHECKS = dict(check.CHECKS)
 def children() -> set[str]:
     found: set[str] = set()
     for task in os.listdir("/proc/self/task"):
-        found.update(Path(f"/proc/self/task/{task}/children").read_text().split())
+        with contextlib.suppress(FileNotFoundError):  # the thread has ended meanwhile
+            found.update(Path(f"/proc/self/task/{task}/children").read_text().split())
     return found
 
 

@@ -506,3 +506,25 @@ def test_doctor_for_monitors(site: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PATH", "/nonexistent")
     result = invoke("doctor", "--nagios")
     assert result.exit_code == 3 and result.stdout.startswith("PAL UNKNOWN: slurm: not in PATH: sbatch")
+
+
+def test_the_watchers_of_palsub_take_its_lists_back_until_they_are_overdue(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
+    slurm = FakeSlurm([FakeNode("n0", gpus=2), FakeNode("n1", gpus=2)])
+    client = CliClient(slurm)
+    client.submit(["--gres=gpu:2", "-w", "n0"], "#!/bin/sh\n")
+    slurm.schedule()
+    waits = client.submit(["--gres=gpu:1", "-w", "n0", f"--comment={MARKED}"], "#!/bin/sh\n")
+    since_s = {job.job_id: job.submit_s for job in client.jobs()}[waits]
+
+    def told(after_s: float) -> CheckResult:
+        (found,) = [one for one in examine(client, since_s + after_s) if f"{waits} (" in one.text]
+        return found
+
+    assert told(100.0).level == "ok" and told(100.0).text.endswith("; the watchers of their palsub take them back")
+    late = told(125.0)  # its lease of 60 s, and as long again
+    assert (late.level, late.mend) == ("warn", "pal-rebalance --withdraw") and "no live process" in late.text
+    monkeypatch.setenv("SLURM_PAL_SUBMIT_WATCH", "never")
+    assert told(1.0).level == "warn"
