@@ -197,7 +197,7 @@ for step, now in ((1, 100), (2, 130), (3, 159.9), (4, 160.1), (9, 230)):
 """
     job.run(text)
     assert job.words() == ["progress 1 5 --every 50", "progress 4 5 --every 50", "progress 9 --every 50"]
-    (job.folder / "bin" / "pal").write_text("#!/bin/sh\nsleep 30\n")
+    (job.folder / "bin" / "pal").write_text("#!/bin/sh\nexec sleep 30\n")
     job.run("saver = Saver(); began = time.monotonic(); saver.due(1, 5); assert time.monotonic() - began < 10; "
             "saver._program.kill(); saver._program.wait()")  # fmt: skip
 

@@ -110,6 +110,7 @@ def small() -> LoanSeed:
     return LoanComparison(SMALL, tuple(POLICIES)).run(1, lambda done, of: True)
 
 
+@pytest.mark.long
 def test_a_small_study_is_tuned_and_ends_all_jobs_under_every_policy(small: LoanSeed) -> None:
     assert abs(small.figures["aryl-none"].queue_s - 3000) <= 300
     assert small.days == pytest.approx(4.0, rel=0.06)
@@ -117,6 +118,7 @@ def test_a_small_study_is_tuned_and_ends_all_jobs_under_every_policy(small: Loan
     assert max(one.owner_wait_s for one in small.figures.values()) <= ORDER_S + GRACE_S
 
 
+@pytest.mark.long
 def test_no_policy_exceeds_the_bounds(small: LoanSeed) -> None:
     for one in small.figures.values():
         assert one.jct_s >= small.jct_bound_s
@@ -126,6 +128,7 @@ def test_no_policy_exceeds_the_bounds(small: LoanSeed) -> None:
         assert figures.usage - lost <= small.usage_bound + 1e-9
 
 
+@pytest.mark.long
 def test_gates_are_of_means_over_seeds(small: LoanSeed) -> None:
     found = {gate.name: gate for gate in gates([small, small])}
     base, own = small.figures["aryl-none"], small.figures["aryl"]
@@ -146,6 +149,7 @@ def test_with_jobs_given_nothing_is_tuned() -> None:
     assert found.figures["aryl-none"].queue_s < 2700
 
 
+@pytest.mark.long
 def test_a_queue_that_no_number_of_jobs_makes_is_refused() -> None:
     with pytest.raises(UsageError, match=r"seed 1: the baseline's jobs wait \d+ s, not 1000000000, however many"):
         LoanComparison(LoanSettings(servers=2, days=0.02, queue=1e9), ()).run(1, lambda done, of: True)

@@ -37,6 +37,7 @@ def pal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return run
 
 
+@pytest.mark.long
 def test_a_table_the_gates_and_what_was_drawn(pal: Pal) -> None:
     code, out, err = pal("--policy", "aryl,aryl-noloan", "--seeds", "2", *SMALL)
     assert (code, err) == (Exit.OK, "")
@@ -63,6 +64,7 @@ def test_json_has_what_the_table_has(pal: Pal) -> None:
     assert found["settings"] == LoanSettings(jobs=120, servers=4, days=2.0, elastic=0.2)._asdict()
 
 
+@pytest.mark.long
 def test_csv_and_parsable_have_a_line_for_each_policy(pal: Pal) -> None:
     _, out, _ = pal("--policy", "aryl-sjf", "--seeds", "1", "--csv", *SMALL)
     rows = list(csv.DictReader(io.StringIO(out)))
@@ -72,6 +74,7 @@ def test_csv_and_parsable_have_a_line_for_each_policy(pal: Pal) -> None:
     assert [line.split("|")[0] for line in out.splitlines()] == ["aryl-none", "aryl-sjf"]
 
 
+@pytest.mark.long
 def test_without_aryl_there_are_no_gates(pal: Pal) -> None:
     _, out, _ = pal("--policy", "aryl-sjf", "--seeds", "1", *SMALL)
     assert "GATE" not in out and "AT MOST" not in out

@@ -162,6 +162,7 @@ def test_tables_of_both_kinds_say_the_same(pal: Pal, base: list[str], name: str)
     assert pal.told(*base, "--throughputs", table)["policies"] == first["policies"]
 
 
+@pytest.mark.long
 def test_seeds_are_pairs_and_processes_change_nothing(pal: Pal, base: list[str]) -> None:
     told = pal.told(*base, "--seeds", "3", "--policy", "slurm,pal-share")
     assert (told["seeds"], told["jitter_s"]) == ([1, 2, 3], 600)
@@ -173,6 +174,7 @@ def test_seeds_are_pairs_and_processes_change_nothing(pal: Pal, base: list[str])
     assert "3 seeds, submissions moved by up to 30 s" in pal.simulate(*base, "--seeds", "3", "--jitter", "30")
 
 
+@pytest.mark.long
 def test_intervals_are_over_weeks_of_a_trace(pal: Pal, base: list[str]) -> None:
     """Six weeks of pairs of jobs that come together: who gets the fast GPU matters each time, and differs each week."""
     week_s, six = 7 * 86400, range(6)
@@ -194,6 +196,7 @@ def test_intervals_are_over_weeks_of_a_trace(pal: Pal, base: list[str]) -> None:
     assert "RATIO: cannot tell a gain or a loss: 5 independent traces or weeks, at least 6 are needed." in few
 
 
+@pytest.mark.long
 def test_made_up_traces_are_one_for_each_seed(pal: Pal, base: list[str]) -> None:
     words = [*base[2:], "--generate", "jobs=5,gpus=1", "--policy", "slurm,pal-share", "--jobs", "1"]
     assert pal.told(*words, "--seeds", "6")["policies"]["pal-share"]["pieces"] == 6

@@ -295,7 +295,7 @@ def test_swapping_the_policies_inverts_the_geometric_mean(values: list[float]) -
     assert (there.log_sd or 0.0) == pytest.approx(back.log_sd or 0.0, abs=1e-9)
 
 
-@pytest.mark.parametrize("n", [6, 8])
+@pytest.mark.parametrize("n", [6, pytest.param(8, marks=pytest.mark.long)])
 def test_95_percent_intervals_hold_the_truth_that_often(n: int) -> None:
     """Unwidened bootstraps of 8 values hold it 88 times in 100, which this must catch.
 

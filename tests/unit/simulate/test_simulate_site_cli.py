@@ -208,6 +208,7 @@ def test_a_history_too_short_for_a_claim_is_none_for_its_causes_either(site: Pat
     assert json.loads(invoke("--json").stdout)["causes"] == {}
 
 
+@pytest.mark.long
 def test_what_the_order_of_the_queue_gains_is_never_called_scores(site: Path) -> None:
     """GPUs are all alike, and each week begins with long jobs before short ones: the order is all there is to gain."""
     settings = (site / "pal.toml").read_text()
