@@ -3,11 +3,14 @@
 # == Has a known program save, as its recipe says; run by the wrapper beside the job's script ==
 # A program that ends when it has saved must not end the job: meanwhile the script's shells are stopped, and afterwards
 # SIGURG lets the script exit with 85 (palsub has put a trap for it before the first command). A shell runs that trap
-# before its next command. If the program takes longer than recipe_limit_s, somebody stays to do so when it has ended:
+# before its next command. A shell that reads what the program writes goes on: else its last lines would be lost, and the
+# program might wait for ever for room in the pipe. It does not see the end of its input, so it comes to no later command.
+# If the program takes longer than recipe_limit_s, somebody stays to do so when it has ended:
 # no checkpoint is reported, and the script is run again where it is.
 PATH=/usr/bin:/bin:$PATH
 unset -f grep head kill readlink rm sed sleep stat # the user may have exported functions of these names
 recipe_limit_s=100 # less than the wrapper allows
+recipe_drain_s=30  # for those that read what the program has written
 recipe_mark=$SLURM_PAL_ACK.recipe
 
 recipe_say() { echo "palsub: recipe $recipe_name: $1" >&2; }
@@ -70,8 +73,8 @@ recipe_find() {
   [ "${#recipe_pids[@]}" != 0 ]
 }
 
-# The shells below process $1, in recipe_shells.
-recipe_find_shells() {
+# The processes below process $1: shells in recipe_shells, others in recipe_others; recipe_parents has their parents.
+recipe_find_below() {
   local line rest pid
   for line in /proc/[0-9]*/stat; do
     { read -r rest < "$line"; } 2> /dev/null || continue
@@ -79,8 +82,77 @@ recipe_find_shells() {
     rest=${rest##*) }
     read -r _ rest _ <<< "$rest"
     [ "$rest" = "$1" ] || continue
-    ! recipe_is_shell "$pid" || recipe_shells+=("$pid")
-    recipe_find_shells "$pid"
+    recipe_parents[$pid]=$1
+    if recipe_is_shell "$pid"; then recipe_shells+=("$pid"); else recipe_others+=("$pid"); fi
+    recipe_find_below "$pid"
+  done
+}
+
+# Whether process $2 reads from a pipe to which process $1 writes.
+recipe_feeds() {
+  [ -p "/proc/$2/fd/0" ] && { [ "/proc/$1/fd/1" -ef "/proc/$2/fd/0" ] || [ "/proc/$1/fd/2" -ef "/proc/$2/fd/0" ]; }
+}
+
+# Who reads what the programs write, also by way of others: shells in recipe_readers, with their pipes, kept open, in
+# recipe_pipes; others, which end when their input does, in recipe_sinks. All other shells, in recipe_halted, are to be
+# stopped: also one that reads something else.
+recipe_find_readers() {
+  local pid other pipe found=1
+  local -A writes=() # process -> 1: its output ends with the programs; 2: it comes by way of a shell
+  recipe_readers=() recipe_pipes=() recipe_sinks=() recipe_halted=()
+  for pid in "${recipe_pids[@]}"; do
+    while [ -n "$pid" ]; do
+      recipe_is_shell "$pid" || writes[$pid]=1
+      pid=${recipe_parents[$pid]-}
+    done
+  done
+  for pid in "${recipe_others[@]}"; do
+    ! recipe_read "$pid" || [[ ! $recipe_own =~ ^(srun|mpirun|mpiexec.*)$ ]] || writes[$pid]=1 # of other sessions
+  done
+  while [ -n "$found" ]; do
+    found=
+    for pid in "$PAL_PAYLOAD_PID" "${recipe_shells[@]}" "${recipe_others[@]}"; do
+      [ -z "${writes[$pid]-}" ] || continue
+      for other in "${!writes[@]}"; do
+        recipe_feeds "$other" "$pid" || continue
+        found=1 writes[$pid]=${writes[$other]}
+        if recipe_is_shell "$pid"; then
+          writes[$pid]=2
+          { exec {pipe}<> "/proc/$pid/fd/0"; } 2> /dev/null && recipe_readers+=("$pid") recipe_pipes+=("$pipe")
+        elif [ "${writes[$pid]}" = 1 ] && ! recipe_feeds "$PAL_PAYLOAD_PID" "$pid"; then
+          recipe_sinks+=("$pid") # not where all of the script's output goes: that ends after the script
+        fi
+        break
+      done
+    done
+  done
+  for pid in "$PAL_PAYLOAD_PID" "${recipe_shells[@]}"; do
+    [[ " ${recipe_readers[*]} " == *" $pid "* ]] || recipe_halted+=("$pid")
+  done
+}
+
+# Whether a shell, or a process below it, is at work, and not waiting for more input.
+recipe_is_busy() {
+  local recipe_shells=() recipe_others=() rest
+  local -A recipe_parents
+  { read -r rest < "/proc/$1/stat"; } 2> /dev/null || return 1
+  rest=${rest##*) }
+  [[ $rest == S* ]] || return 0
+  [ "$1" != "$PAL_PAYLOAD_PID" ] || return 1 # others may be below it
+  recipe_find_below "$1"
+  [ "${#recipe_shells[@]}${#recipe_others[@]}" != 00 ]
+}
+
+# Until all is read that the program has written.
+recipe_drain() {
+  local until_s=$((SECONDS + recipe_drain_s)) quiet=0 at pid
+  while [ "$quiet" -lt 2 ] && [ "$SECONDS" -lt "$until_s" ]; do
+    sleep 0.1
+    quiet=$((quiet + 1))
+    for pid in "${recipe_sinks[@]}"; do ! recipe_alive "$pid" || quiet=0; done
+    for at in "${!recipe_readers[@]}"; do
+      ! read -r -t 0 -u "${recipe_pipes[at]}" && ! recipe_is_busy "${recipe_readers[at]}" || quiet=0
+    done
   done
 }
 
@@ -171,8 +243,11 @@ recipe_any_alive() {
 
 # The program has ended: let the script exit with 85.
 recipe_end_script() {
+  local pid
   [ -z "$recipe_path" ] || rm -f -- "$recipe_path"
-  [ "${#recipe_shells[@]}" = 0 ] || kill -KILL "${recipe_shells[@]}"
+  for pid in "${recipe_halted[@]}"; do [ "$pid" = "$PAL_PAYLOAD_PID" ] || kill -KILL "$pid"; done
+  [ "${#recipe_readers[@]}${#recipe_sinks[@]}" = 00 ] || recipe_drain
+  for pid in "${recipe_readers[@]}"; do [ "$pid" = "$PAL_PAYLOAD_PID" ] || kill -KILL "$pid"; done
   kill -URG "$PAL_PAYLOAD_PID"
   kill -CONT "$PAL_PAYLOAD_PID"
 } 2> /dev/null
@@ -183,11 +258,13 @@ recipe_stop() {
     recipe_say "the script's shell cannot be told to exit: it has another trap for SIGURG, or exec"
     return 1
   fi
-  recipe_shells=()
-  recipe_find_shells "$PAL_PAYLOAD_PID"
-  kill -STOP "$PAL_PAYLOAD_PID" "${recipe_shells[@]}" 2> /dev/null
+  recipe_shells=() recipe_others=()
+  declare -gA recipe_parents=()
+  recipe_find_below "$PAL_PAYLOAD_PID"
+  recipe_find_readers
+  [ "${#recipe_halted[@]}" = 0 ] || kill -STOP "${recipe_halted[@]}" 2> /dev/null
   if ! recipe_any_alive; then # it has ended just now, by itself
-    kill -CONT "$PAL_PAYLOAD_PID" "${recipe_shells[@]}" 2> /dev/null
+    kill -CONT "$PAL_PAYLOAD_PID" "${recipe_halted[@]}" 2> /dev/null
     recipe_say "the program has ended"
     return 1
   fi
@@ -197,7 +274,7 @@ recipe_stop() {
   if [ -n "$recipe_file" ]; then
     recipe_path=$(recipe_filled "${recipe_pids[0]}" "$recipe_file")
     printf '%s' "${recipe_content:+$recipe_content$'\n'}" > "$recipe_path" || {
-      kill -CONT "$PAL_PAYLOAD_PID" "${recipe_shells[@]}" 2> /dev/null
+      kill -CONT "$PAL_PAYLOAD_PID" "${recipe_halted[@]}" 2> /dev/null
       recipe_say "$recipe_path cannot be written"
       return 1
     }

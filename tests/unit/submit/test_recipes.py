@@ -308,6 +308,8 @@ PROGRAM = """import os, signal, sys, time
 def save(*_):
     time.sleep(float(os.environ["SAVES_S"]))
     open("state.cpt", "a").write("x")
+    for i in range(2000 if "talks" in sys.argv else 0):
+        print(i, "x" * 60)
     sys.exit(1)
 signal.signal(signal.SIGTERM, save)
 open("begun", "a").write("x")
@@ -347,8 +349,19 @@ def test_a_program_that_saves_too_late_has_its_script_run_again(start: Start, tm
     assert (code, out) == (0, b"after\n") and b"has not ended within 1 s" in err
 
 
-def test_a_program_that_has_saved_is_not_followed_by_the_next_command(start: Start, tmp_path: Path) -> None:  # noqa: F811
-    body = f"#!/bin/sh\n{recipes.END_SCRIPT}; (./mdrun -cpi; echo inside) | cat\necho after\n"
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(./mdrun -cpi; echo inside) | cat",
+        "(echo; echo; exec sleep 9 2> /dev/null) | while read -r x; do ./mdrun -cpi; echo inside; done",
+    ],
+)
+def test_a_program_that_has_saved_is_not_followed_by_the_next_command(
+    line: str,
+    start: Start,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    body = f"#!/bin/sh\n{recipes.END_SCRIPT}; {line}\necho after\n"
     environment = {"SAVES_S": "0.5", **{f"BASH_FUNC_{name}%%": "() { exit 1; }" for name in ("grep", "sleep", "stat")}}
     job = start(body, in_job(tmp_path, "gromacs"), environment=environment, requeue_s=60)
     job.until("begun")
@@ -357,6 +370,36 @@ def test_a_program_that_has_saved_is_not_followed_by_the_next_command(start: Sta
     job.process.terminate()  # as a requeue does
     code, out, err = job.end()
     assert (code, out) == (143, b"") and err in (b"", b"Killed\n")  # what dash says of the subshell
+
+
+LOOP = 'while read -r i x; do echo "$i" > read; done'
+
+
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        ("sh", f"./mdrun talks | {LOOP}"),
+        ("bash", f"./mdrun talks | {{ {LOOP}; touch later; }}"),
+        ("bash", f"{LOOP} < <(./mdrun talks)"),
+        ("bash", f"./mdrun talks | cat | {LOOP}"),
+        ("sh", f"./mdrun talks | while read -r i x; do echo $i; done | {LOOP}"),
+        ("bash", "./mdrun talks | tail -n 1 | cut -d' ' -f1 > read"),
+    ],
+)
+def test_all_is_read_that_a_program_writes_before_it_ends(
+    shell: str,
+    line: str,
+    start: Start,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """It is more than a pipe holds; and the reader comes to no command after that."""
+    body = f"#!/bin/{shell}\n{recipes.END_SCRIPT}; {line}\ntouch later\n"
+    job = start(body, in_job(tmp_path, "gromacs"), environment={"SAVES_S": "0"}, requeue_s=60)
+    job.until("begun")
+    assert job.checkpoint("0.1").endswith("pal:ack=0.1")
+    assert (tmp_path / "read").read_text() == "1999\n" and not (tmp_path / "later").exists()
+    job.process.terminate()
+    assert job.end()[0] == 143
 
 
 def test_the_next_save_of_a_program_is_waited_for(start: Start, tmp_path: Path) -> None:  # noqa: F811
