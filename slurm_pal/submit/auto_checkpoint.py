@@ -123,4 +123,15 @@ def _unfit(body: bytes, elastic: bool, recipe: Recipe | None) -> str:
         return "an elastic job has no recipe"
     if body.startswith(b"#!") and (recipe is None or recipe.ends) and interpreter(body) not in SHELLS:
         return "the script is not for a shell, and a recipe needs one"
+    if (recipe is None or recipe.ends) and _traps_urg(body):
+        return "the script has a trap for SIGURG of its own, by which a recipe would end it"
     return ""
+
+
+def _traps_urg(body: bytes) -> bool:
+    """Whether a line of a script sets a trap for SIGURG, as far as its text shows that."""
+    for line in body.split(b"\n"):
+        before, _, after = line.partition(b"trap ")
+        if b"URG" in after and b"#" not in before:
+            return True
+    return False

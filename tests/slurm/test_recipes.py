@@ -151,7 +151,7 @@ def test_a_program_that_ends_when_it_has_saved_does_not_end_the_job(
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("sleep 3", "does not run on this node"), ("trap '' URG; mdrun -cpi; :", "cannot be told to exit")],
+    [("sleep 3", "does not run on this node"), ("s=URG; trap '' $s; mdrun -cpi; :", "cannot be told to exit")],
 )
 def test_what_cannot_be_asked_stays_as_it_is(line: str, said: str, user: User) -> None:
     stand_in(user)

@@ -207,6 +207,9 @@ def test_the_first_means_that_holds() -> None:
     assert (stays.name, stays.moving.movable) == ("none", False) and "-cpi" in stays.why
     assert "not for a shell" in means(f"#!/usr/bin/python3\n{TPR}\n").why
     assert "elastic" in means(shell, elastic=True).why
+    for own in ("trap : URG", "set -e; trap 'date >> log' TERM SIGURG"):
+        assert "SIGURG of its own" in means(f"#!/bin/bash\n{own}\n{TPR}\n").why
+    assert means(f"#!/bin/bash\n# trap : URG\ntrap : USR1\n{TPR}\n").name == "recipe gromacs"
     with pytest.raises(UsageError, match="no recipe 'gromax'"):
         means(shell, Moving(True, "recipe:gromax"))
     with pytest.raises(UsageError, match='write "recipe:stop-file FILE"'):
