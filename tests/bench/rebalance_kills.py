@@ -2,12 +2,15 @@
 """pal-rebalance killed with SIGKILL over and over while it moves jobs on a real Slurm: nothing may be lost.
 
     python tests/bench/rebalance_kills.py [--kills 1000] [--nodes 8] [--seed 1] [--numbers 80] [--kinds a,b]
-        [--partitions] [--dir DIR]
+        [--victims tick,node,program] [--for-s S] [--partitions] [--dir DIR]
 
 A lab of emulated GPUs. Jobs come and go: movable ones with a checkpoint on USR1, movable ones
-that save their state themselves, and others that must not be touched. Scores are drawn anew
+that save their state themselves, and others that must not be touched; with --kinds also such as are moved by a
+recipe: they save on SIGTERM, when they find a stop file, or at intervals. Scores are drawn anew
 every few seconds, so that there is always something to move. The daemon is killed, half of the
 time at a random moment, otherwise just after it has written its journal or logged a chosen step, and started again.
+With --victims a kill also meets a node of the job that is being moved, as if its power were cut (slurmd, slurmstepd and
+all of its jobs; it boots again), or that job's program.
 Now and then somebody takes the target of a move. In the end it runs undisturbed and gets a SIGTERM. With --partitions
 the nodes are in two partitions that all jobs name; which one is faster for which job is also drawn anew, and the tick
 shares them out.
@@ -41,7 +44,9 @@ from slurm_pal.base.files import write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, SlurmJob
 from slurm_pal.decide.lease import TickLease
 from slurm_pal.journal.journal import Move, open_journal
+from slurm_pal.lab import processes
 from slurm_pal.lab.lab import Lab
+from slurm_pal.lab.power import resume
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.states import JOB_ENDED
 from slurm_pal.store import snapshot
@@ -60,6 +65,7 @@ PATIENCE_S = 300.0  # for the last jobs; a wrapper alone may wait a minute for a
 HELD_S = 3.0  # no job may be seen held for longer
 MOST_TIMES = 6
 """With --until-moved so many times the kills at most, until one was not too early for a move."""
+MEET_S = 4.0  # for a move to reach a step, else nobody is killed
 AIM_S = 2.5  # for a chosen step to come, else the kill is a random one
 COMMIT = "commit"  # any write of the journal
 RARE = ("clearing", "freeing", "elsewhere", "abandoned", "nodelist", "exclude", "clear")
@@ -67,6 +73,8 @@ AIMS = {
     ("planned",): 2, ("signalling",): 3, ("requeueing",): 5, ("targeting",): 5, ("moved",): 2, RARE: 6, (COMMIT,): 10,
 }  # fmt: skip
 """Steps, outcomes and wishes, as the log calls them, and how often a kill is aimed at each."""
+TICK, NODE, PROGRAM = "tick", "node", "program"
+"""What is killed."""
 PAYLOAD = """#!/bin/bash
 #SBATCH --time=10 --open-mode=append
 file={file}
@@ -91,6 +99,48 @@ done
 echo "done $n $restart" >> "$file"
 """
 
+COUNTER = r"""#!/usr/bin/perl
+use strict; use warnings; use Fcntl ":flock";
+my ($file, $numbers, $beat, $run, $each, $stop) = @ARGV;
+my ($wanted, $n, $done) = (0, 0, 0);
+$SIG{TERM} = sub { $wanted = 1 };
+open(my $out, ">>", $file) or die;
+sub note { syswrite($out, "$_[0] $_[1] $run\n") }
+open(my $lock, ">", "$file.lock") or die;
+flock($lock, LOCK_EX | LOCK_NB) or note("twice", 0);
+if (open(my $in, "<", "$file.saved")) { $n = <$in> + 0 }
+if (open(my $in, "<", $file)) { $done = grep(/^done/, <$in>) }
+if ($done) { note("again", 0); exit 0 }
+sub save {
+  note("saving", $n);
+  open(my $part, ">", "$file.part") or die;
+  print $part "$n\n";
+  close($part) && rename("$file.part", "$file.saved") && note("saved", $n);
+}
+note("start", $n);
+while ($n < $numbers) {
+  $n++;
+  note("n", $n);
+  select(undef, undef, undef, $beat);
+  save() if $each && $n % $each == 0;
+  if ($wanted || ($stop && -e $stop)) { save(); exit 1 }
+}
+note("done", $n);
+"""
+"""Programs that recipes are for: they save on SIGTERM or when they find a stop file, and end; or at intervals."""
+BY_RECIPE = """#!/bin/bash
+#SBATCH --time=10 --open-mode=append
+IFS=. read -r _ requeues repeats <<< "$SLURM_PAL_RUN"
+for try in {{0..999}}; do
+  {counter} {file} {numbers} {beat} $(((requeues * 1000 + repeats) * 1000 + try)) {words}
+  [ $? = 137 ] || break # killed: it goes on from what it has saved
+done
+"""
+RECIPES = """[interval]
+saved = "{-o}.saved"
+"""
+"""Of the site: whatever it is, its next save is waited for."""
+
 
 def program(module: str) -> list[str]:
     """argv of one of our programs with this Python, wherever the package lies."""
@@ -111,6 +161,7 @@ class Kind(NamedTuple):
     trap: str = ""
     each: str = ":"
     beats: float = 1.0  # numbers, relative to what was asked for
+    counter: str | None = None  # the last words for a program that a recipe moves
 
 
 KINDS = {
@@ -119,7 +170,14 @@ KINDS = {
     "movable": Kind(("--pal-class=A", "--pal-movable"), 2, True, each='[ $((n % 5)) != 0 ] || save'),
     "ours": Kind(("--pal-class=B",), 3, beats=0.4),
     "plain": Kind((), 4, beats=0.2),
+    "on-term": Kind(("--pal-class=A", "--pal-checkpoint=recipe:saves-on-term"), 4, True, counter="0"),
+    "stop-file": Kind(("--pal-class=A", "--pal-checkpoint=recipe:stop-file {file}.stop"), 4, True,
+         counter="0 {file}.stop"),
+    "interval": Kind(("--pal-class=A", "--pal-checkpoint=recipe:interval"), 3, True, counter="8 '' -o {file}"),
 }  # fmt: skip
+COMMON = ("checkpoint", "movable", "ours", "plain")
+EXACT = ("on-term", "stop-file")
+"""They do no work twice, but after a kill."""
 
 
 class Job(NamedTuple):
@@ -157,6 +215,10 @@ class Site:
         self.pal = lab.directory("pal")
         self.work = os.path.join(lab.directory.path, "work")
         os.mkdir(self.work)
+        self.counter, self.recipes = os.path.join(self.work, "counter"), os.path.join(self.work, "recipes.d")
+        os.mkdir(self.recipes)
+        write_atomic(self.counter, COUNTER, 0o755)
+        write_atomic(os.path.join(self.recipes, "site.toml"), RECIPES)
         self.epoch = 0
         self.throughputs = os.path.join(self.work, "throughputs.csv")
         if halved:
@@ -253,8 +315,15 @@ class Crowd:
         partition = self._partition(node)
         words += ["-p", partition, "-J", self._random.choice(APPS)] if partition else []
         text = PAYLOAD.format(file=file, trap=kind.trap, each=kind.each, numbers=numbers, beat=BEAT_S)
-        command = [*program("palsub"), *kind.words] if kind.words else ["sbatch"]
-        done = subprocess.run([*command, *words], input=text, capture_output=True, text=True, check=False)
+        if kind.counter is not None:
+            last_words = kind.counter.format(file=file)
+            text = BY_RECIPE.format(
+                counter=self._site.counter, file=file, numbers=numbers, beat=BEAT_S, words=last_words
+            )
+        asked = [word.format(file=file) for word in kind.words]
+        command = [*program("palsub"), *asked] if asked else ["sbatch"]
+        env = os.environ | {"SLURM_PAL_SUBMIT_RECIPES": self._site.recipes}
+        done = subprocess.run([*command, *words], input=text, capture_output=True, text=True, env=env, check=False)
         if done.returncode != 0:
             raise SystemExit(f"{command[0]} failed: {done.stderr}")
         job_id = int(done.stdout.split(";")[0])
@@ -274,6 +343,7 @@ class Watch:
         self._crowd, self._findings, self._client = crowd, findings, CliClient()
         self.ended: dict[int, str] = {}  # job -> how
         self.restarts: Counter[int] = Counter()
+        self.cut: Counter[int] = Counter()  # job -> how often its node or program was killed
         self._held_s: dict[int, float] = {}
 
     @property
@@ -305,7 +375,7 @@ class Watch:
         if job.restarts < self.restarts[job.job_id]:
             seen.add(f"job {job.job_id} has forgotten restarts")
         self.restarts[job.job_id] = job.restarts
-        if job.restarts and not KINDS[mine.kind].movable:
+        if job.restarts > self.cut[job.job_id] and not KINDS[mine.kind].movable:
             seen.add(f"job {job.job_id} ({mine.kind}) was requeued")
         held = job.state == "PENDING" and (job.held or "held" in job.reason.lower())
         since_s = self._held_s.setdefault(job.job_id, now_s) if held else self._held_s.pop(job.job_id, now_s)
@@ -374,22 +444,92 @@ class Daemon:
     def dead(self) -> bool:
         return self._process is not None and self._process.poll() is not None
 
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def last_words(self) -> str:
         with open(self._said, encoding="utf-8", errors="replace") as stream:
             return " | ".join(stream.read().splitlines()[-3:])
 
 
-class Killer:
-    """Kills the daemon, at random and on sight."""
+class Nodes:
+    """The lab's nodes, whose power can be cut."""
 
-    def __init__(self, site: Site, daemon: Daemon, crowd: Crowd, findings: Findings, seed: int) -> None:
+    def __init__(self, lab: Lab, watch: Watch, seed: int) -> None:
+        self._directory, self._watch, self._random = lab.directory, watch, random.Random(seed + 4)
+
+    def cut(self, node: str) -> None:
+        """Kill slurmd, slurmstepd and all jobs of a node, all at once, and boot it again."""
+        with open(self._directory("run", f"slurmd-{node}.pid"), encoding="ascii") as stream:
+            slurmd = int(stream.read())
+        there = self._jobs(node)
+        pids = [slurmd, *(one.pid for one in processes.find_steps(self._directory) if self._is_on(node, one.pid))]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                end(pid, number)
+        time.sleep(self._random.uniform(0.3, 3.0))
+        self._watch.cut.update(there | self._jobs(node))
+        resume(self._directory, [node])
+
+    def end_programs(self, node: str) -> bool:
+        """Kill those on this node that recipes move; whether there was one."""
+        found = False
+        for process in processes.find_steps(self._directory):
+            words, said = read(process.pid, "cmdline"), read(process.pid, "environ")
+            if f"SLURMD_NODENAME={node}" in said and any(word.endswith("/counter") for word in words):
+                self._watch.cut.update(int(word[13:]) for word in said if word.startswith("SLURM_JOB_ID="))
+                end(process.pid, signal.SIGKILL)
+                found = True
+        return found
+
+    def _is_on(self, node: str, pid: int) -> bool:
+        """A process of a job, by what slurmd gives it, or its slurmstepd, by its log."""
+        if f"SLURMD_NODENAME={node}" in read(pid, "environ"):
+            return True
+        log = self._directory.log(f"slurmd-{node}")
+        with contextlib.suppress(OSError):
+            return any(os.readlink(one.path) == log for one in os.scandir(f"/proc/{pid}/fd"))
+        return False
+
+    def _jobs(self, node: str) -> set[int]:
+        argv = ["squeue", "-h", "-t", "R,CG,CF", "-w", node, "-o", "%A"]
+        return {int(word) for word in subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()}
+
+
+def read(pid: int, name: str) -> list[str]:
+    """The words of a file in /proc/PID; [] where the process has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as stream:
+        return stream.read().split("\0")
+    return []
+
+
+def end(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+class Killer:
+    """Kills the daemon, or what it moves, at random and on sight."""
+
+    def __init__(
+        self, site: Site, daemon: Daemon, crowd: Crowd, findings: Findings, seed: int, nodes: Nodes | None = None,
+        victims: Sequence[str] = (TICK,),
+    ) -> None:  # fmt: skip
         self._site, self._daemon, self._crowd, self._findings = site, daemon, crowd, findings
+        self._nodes, self._victims = nodes, victims
         self._random = random.Random(seed + 2)
+        self.killed: Counter[str] = Counter()
         self.aimed: Counter[str] = Counter()
         self.at: Counter[str] = Counter()  # step of an open move that a kill has interrupted -> kills
 
     def kill(self) -> None:
-        """One kill: of a daemon that runs already."""
+        """One kill: of a daemon that runs already, or of the node or the program of a job that it moves, if there is
+        one soon."""
+        victim = self._random.choice(self._victims)
+        if victim != TICK and self._nodes is not None:
+            self.killed[victim] += self._kill_moved(self._nodes, victim)
+            return
+        self.killed[TICK] += 1
         aim = self._random.choices([*AIMS], [*AIMS.values()])[0] if self._random.random() < 0.5 else ()
         self.aimed[self._wait(aim)] += 1
         if self._daemon.dead():
@@ -397,6 +537,26 @@ class Killer:
         self._daemon.end(signal.SIGKILL)
         moves, _ = self._site.journal()
         self.at.update({move.step for move in moves if not move.outcome} or {"none"})
+
+    def _kill_moved(self, nodes: Nodes, victim: str) -> bool:
+        """Meet the node, or the program, of a job in one of the steps of a move; false where none comes."""
+        wanted = self._random.choice(("planned", "signalling", "signalling", "requeueing", "targeting", "moved"))
+        until_s = time.monotonic() + MEET_S
+        self._daemon.log.news()
+        while time.monotonic() < until_s and not self._daemon.dead():
+            for event in self._daemon.log.news():
+                if called(event) == wanted:
+                    time.sleep(self._random.choice((0.0, self._random.uniform(0, 0.2), self._random.uniform(0, 1.5))))
+                    side = "to" if wanted in ("targeting", "moved") else "from"
+                    node = str(event[side]).partition(":")[0]
+                    if victim == NODE:
+                        nodes.cut(node)
+                    elif not nodes.end_programs(node):
+                        continue
+                    self.aimed[f"{victim} {wanted}"] += 1
+                    return True
+            time.sleep(0.003)
+        return False
 
     def _wait(self, aim: Sequence[str]) -> str:
         """Until the moment has come, that of the first of these events; what it was."""
@@ -456,11 +616,17 @@ def beside(work: Callable[[], object], pause_s: float) -> Iterator[list[BaseExce
         raise trouble[0]
 
 
-def check_output(job: Job, findings: Findings) -> int:
-    """No gap, nothing repeated but what came after the checkpoint, one end; how many numbers were written again."""
+def check_output(job: Job, findings: Findings, cut: int = 0) -> int:
+    """No gap, nothing repeated but what came after the checkpoint, one end; how many numbers were written again.
+
+    `cut` is how often its node or program was killed: else exact kinds write nothing again.
+    """
     with contextlib.suppress(FileNotFoundError), open(job.file, encoding="utf-8") as stream:
         lines = [line.split() for line in stream]
-        return _check_lines(job, lines, findings)
+        again = _check_lines(job, lines, findings)
+        if again and not cut and job.kind in EXACT:
+            findings.add(f"job {job.job_id} ({job.kind}): {again} numbers are there twice")
+        return again
     findings.add(f"job {job.job_id} has written nothing")
     return 0
 
@@ -496,8 +662,8 @@ def _check_lines(job: Job, lines: Sequence[Sequence[str]], findings: Findings) -
     return again
 
 
-def check_moves(moves: Sequence[Move], restarts: Counter[int], site: Site, findings: Findings) -> None:
-    """Each move has an outcome, and no job was requeued but by a move, once for each."""
+def check_moves(moves: Sequence[Move], watch: Watch, site: Site, findings: Findings) -> None:
+    """Each move has an outcome, and no job was requeued but by a move or after a power cut, once for each."""
     ordered: Counter[int] = Counter()
     path = os.path.join(site.pal, "rebalance.db")
     with contextlib.closing(sqlite3.connect(path)) as connection:
@@ -509,8 +675,8 @@ def check_moves(moves: Sequence[Move], restarts: Counter[int], site: Site, findi
             if not move.outcome:
                 findings.add(f"move {move.move_id} of job {move.job_id} is open in step {move.step}")
             ordered[move.job_id] += any(step == "requeueing" for step, _ in journal.steps_of(move.move_id))
-    for job_id, count in restarts.items():
-        if count > ordered[job_id]:
+    for job_id, count in watch.restarts.items():
+        if count > ordered[job_id] + watch.cut[job_id]:
             findings.add(f"job {job_id} was requeued {count} times by {ordered[job_id]} moves")
 
 
@@ -527,14 +693,18 @@ def check_ends(site: Site, watch: Watch, findings: Findings) -> int:
             runs[int(said["JobId"])][said["JobState"]] += 1
     resized = sum(found.pop("RESIZING", 0) for found in runs.values())
     for job_id, found in runs.items():
-        if +found != +Counter({"COMPLETED": 1, "PENDING": watch.restarts[job_id]}):
-            findings.add(f"job {job_id} was restarted {watch.restarts[job_id]} times, its runs ended as {dict(found)}")
+        cut = found.pop("NODE_FAIL", 0)
+        if cut > watch.cut[job_id] or +found != +Counter({"COMPLETED": 1, "PENDING": watch.restarts[job_id] - cut}):
+            findings.add(
+                f"job {job_id} was restarted {watch.restarts[job_id]} times, its runs ended as {dict(found)}, {cut} cut"
+            )
     return resized
 
 
 def finish(daemon: Daemon, crowd: Crowd, watch: Watch, findings: Findings) -> int:
     """The daemon runs in peace and is stopped; how many jobs were pending then. Waits for all jobs."""
-    daemon.start()
+    if not daemon.runs():
+        daemon.start()
     crowd.fill(watch.living, FINAL_LOAD)
     time.sleep(6.0)
     if daemon.dead() or daemon.end(signal.SIGTERM) != 0:
@@ -554,31 +724,37 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
     """All of it; what was counted."""
     site, findings = Site(lab, args.nodes, args.seed, args.partitions), Findings()
     crowd, daemon = Crowd(site, args.numbers, args.kinds.split(","), args.seed), Daemon(site)
-    watch, killer = Watch(crowd, findings), Killer(site, daemon, crowd, findings, args.seed)
+    watch = Watch(crowd, findings)
+    nodes, victims = Nodes(lab, watch, args.seed), args.victims.split(",")
+    killer = Killer(site, daemon, crowd, findings, args.seed, nodes, victims)
     rng, began_s = random.Random(args.seed + 3), time.monotonic()
     with contextlib.ExitStack() as looks:
         looking = looks.enter_context(beside(watch.glance, 0.5))
         with beside(lambda: crowd.feed(watch.living), 0.05) as feeding, beside(site.draw, DRAW_S):
-            for count in itertools.count():
+            for tries in itertools.count():
+                count = sum(killer.killed.values())
                 done = count >= args.kills and (not args.until_moved or any([*watch.restarts.values()]))
-                if looking or feeding or done or count >= MOST_TIMES * args.kills:
+                late = args.for_s and time.monotonic() > began_s + args.for_s
+                if looking or feeding or done or late or tries >= MOST_TIMES * args.kills:
                     break
-                daemon.start()
+                if not daemon.runs():
+                    daemon.start()
                 killer.kill()
                 if rng.random() < 0.03:  # long enough for requeued jobs to start without us
                     time.sleep(rng.uniform(0.0, 8.0))
-                if count % 50 == 49:
-                    print(f"{count + 1} kills, {len(crowd.jobs)} jobs", file=sys.stderr, flush=True)
+                if tries % 50 == 49:
+                    print(f"{sum(killer.killed.values())} kills, {len(crowd.jobs)} jobs", file=sys.stderr, flush=True)
     pending = finish(daemon, crowd, watch, findings)
-    again = sum(check_output(job, findings) for job in crowd.jobs.values())
+    again = sum(check_output(job, findings, watch.cut[job.job_id]) for job in crowd.jobs.values())
     moves, leases = site.journal()
-    check_moves(moves, watch.restarts, site, findings)
+    check_moves(moves, watch, site, findings)
     resized = check_ends(site, watch, findings)
     for job_id, how in watch.ended.items():
         if how != "COMPLETED":
             findings.add(f"job {job_id} ({crowd.jobs[job_id].kind}) ended as {how}")
     return {
-        "schema": "pal.bench.kills/1", "kills": sum(killer.aimed.values()), "aimed": dict(killer.aimed.most_common()),
+        "schema": "pal.bench.kills/1", "kills": sum(killer.killed.values()),
+        "killed": dict(killer.killed), "aimed": dict(killer.aimed.most_common()),
         "kills_in_step": dict(killer.at.most_common()), "jobs": len(crowd.jobs),
         "jobs_by_kind": dict(Counter(job.kind for job in crowd.jobs.values())),
         "restarts": sum(watch.restarts.values()), "moves": dict(Counter(move.outcome for move in moves)),
@@ -617,7 +793,9 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--numbers", type=int, default=80, help="that a job counts to, on average")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="of jobs; without `checkpoint` all end soon")
+    parser.add_argument("--kinds", default=",".join(COMMON), help=f"of jobs, of {', '.join(KINDS)}")
+    parser.add_argument("--victims", default=TICK, help=f"of kills, of {TICK}, {NODE}, {PROGRAM}")
+    parser.add_argument("--for-s", type=float, default=0.0, help="no more kills after so many seconds")
     parser.add_argument("--partitions", action="store_true", help="two of them, shared out by the tick")
     parser.add_argument(
         "--until-moved", action="store_true", help="on a busy machine more kills, until a job has moved"
