@@ -518,6 +518,7 @@ class Killer:
         self._site, self._daemon, self._crowd, self._findings = site, daemon, crowd, findings
         self._nodes, self._victims = nodes, victims
         self._random = random.Random(seed + 2)
+        self.slower = 1.0  # so many times as long a daemon lives
         self.killed: Counter[str] = Counter()
         self.aimed: Counter[str] = Counter()
         self.at: Counter[str] = Counter()  # step of an open move that a kill has interrupted -> kills
@@ -560,7 +561,7 @@ class Killer:
 
     def _wait(self, aim: Sequence[str]) -> str:
         """Until the moment has come, that of the first of these events; what it was."""
-        limit_s = AIM_S if aim else self._random.uniform(0.1, 2.0)
+        limit_s = self.slower * (AIM_S if aim else self._random.uniform(0.1, 2.0))
         until_s = time.monotonic() + limit_s
         self._daemon.log.news()
         if COMMIT in aim and self._commit(self._random.randint(1, 12), until_s):
@@ -739,6 +740,7 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
                     break
                 if not daemon.runs():
                     daemon.start()
+                killer.slower = max(1.0, count / args.kills)  # a busy machine may need that for a first move
                 killer.kill()
                 if rng.random() < 0.03:  # long enough for requeued jobs to start without us
                     time.sleep(rng.uniform(0.0, 8.0))
