@@ -23,7 +23,7 @@ SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM")
 WRAP = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
 """What sbatch puts before the words of --wrap (seen on 22.05)."""
 
-_PLACE = re.compile(rb"#@HEADER@|#@ELASTIC@|@(?:INTERPRETER|COMMAND|SIGNAL|FIRST|BEFORE|TIMES|ARRAY)@")
+_PLACE = re.compile(rb"#@HEADER@|#@PART@|@(?:INTERPRETER|COMMAND|SIGNAL|FIRST|BEFORE|TIMES|ARRAY)@")
 
 
 class CannotWrap(PalError):
@@ -37,12 +37,12 @@ def signal_in(command: str) -> str:
 
 
 def wrapped(
-    line: CommandLine, script: Script | None, command: str, site: SiteOptions, elastic: bytes = b"", first: str = "",
+    line: CommandLine, script: Script | None, command: str, site: SiteOptions, part: bytes = b"", first: str = "",
     saving: Saving = NO_SAVING,
 ) -> tuple[str, bytes, CommandLine]:  # fmt: skip
     """Path and text of a wrapper for this submission, and the command line that sends it. Writes nothing.
 
-    `command` is "" for a job that makes no checkpoints, `elastic` what an elastic job has beside its script, `first`
+    `command` is "" for a job that makes no checkpoints, `part` what the job has beside its script, `first`
     a command that the script, which is for a shell, is to run before its own, `saving` what is to happen before its
     time limit.
 
@@ -55,7 +55,7 @@ def wrapped(
             raise CannotWrap("sbatch accepts no script with --wrap")
         path = _place("wrap")
         body = WRAP + os.fsencode(f"{first}\n{words}" if first else words) + b"\n"
-        text = render(body, command, False, elastic, saving)
+        text = render(body, command, False, part, saving)
         return path, text, line._replace(before=without(line.before, "wrap", site), after=(path,))
     body = script.body if script else b""
     if len(body) >= READ_LIMIT:
@@ -64,7 +64,7 @@ def wrapped(
         from slurm_pal.submit.observing import with_observer
 
         body = with_observer(body, first)
-    text = render(body, command, elastic=elastic, saving=saving)
+    text = render(body, command, part=part, saving=saving)
     path, after = sent_as(line)
     return path, text, line._replace(after=after)
 
@@ -82,9 +82,7 @@ def sent_as(line: CommandLine) -> tuple[str, tuple[str, ...]]:
     return path, (*dashes, path, *line.after[len(dashes) + 1 :])
 
 
-def render(
-    body: bytes, command: str, directives: bool = True, elastic: bytes = b"", saving: Saving = NO_SAVING
-) -> bytes:
+def render(body: bytes, command: str, directives: bool = True, part: bytes = b"", saving: Saving = NO_SAVING) -> bytes:
     """The wrapper around the script `body`, which makes checkpoints by `command` ("": none).
 
     `directives` is false for a script of --wrap, in which sbatch reads none. Raises CannotWrap
@@ -100,7 +98,7 @@ def render(
     number = signal_in(command)
     filled = {
         b"#@HEADER@": header,
-        b"#@ELASTIC@": elastic or b"#",
+        b"#@PART@": part or b"#",
         b"@INTERPRETER@": b" ".join(quoted(word) for word in _interpreter(body)),
         b"@COMMAND@": quoted(b"" if number else os.fsencode(command)),
         b"@BEFORE@": b"%d" % saving.before_s,

@@ -17,6 +17,7 @@ pal_before_s=@BEFORE@           # --pal-save-before, 0: the job ends at its time
 pal_times=@TIMES@               # so often at most the job is continued after its time limit
 pal_array=@ARRAY@               # 1: it is a task of an array
 pal_mover_s=3                   # whoever asked for a checkpoint in order to move the job requeues it within this time
+pal_again="the job's script is run again"
 pal_got=""                      # signals that nobody has looked at; with a short limit Slurm's comes at once
 trap "pal_got+=' USR1'" USR1
 
@@ -28,7 +29,15 @@ pal_say() { echo "palsub: $1" >&5; }
 pal_join() { :; }
 pal_ends_perhaps() { :; }
 pal_part() { :; }
-#@ELASTIC@
+
+# Where the job's own script is to stand, if not below the directory for temporary files.
+pal_place() { false; }
+
+# In the place of the shell that calls it.
+pal_exec() { exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@"; }
+
+# Which process is the script.
+pal_target() { echo "$pal_script"; }
 
 # The job's own script in a private directory. Its interpreter is called by name: /tmp may be noexec.
 pal_unpack() {
@@ -51,7 +60,7 @@ pal_stand_witness() {
 # A signal for the batch shell is for the script, which would be the batch shell without us.
 pal_forward() {
   command -p sleep 0.1
-  if kill -0 "$pal_witness"; then kill -s "$1" "$pal_script"; else pal_stand_witness; fi
+  if kill -0 "$pal_witness"; then kill -s "$1" "$(pal_target)"; else pal_stand_witness; fi
 }
 
 # By squeue, the only command that prints a comment with nothing around it.
@@ -231,7 +240,7 @@ pal_run() {
   export SLURM_PAL_RUN=$SLURM_JOB_ID.$pal_requeues.$pal_reruns
   [ "$pal_reruns" = 0 ] || export SLURM_RESTART_COUNT=$((pal_requeues + pal_reruns))
   command -p rm -f -- "$pal_dir/ended"
-  (trap - INT QUIT; echo "$BASHPID" > "$pal_dir/payload"; [ -z "$pal_set" ] || set "-$pal_set"; [ -z "$pal_failglob" ] || shopt -s failglob; exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@") <&3 3<&- 4<&- 2>&5 5>&- &
+  (trap - INT QUIT; echo "$BASHPID" > "$pal_dir/payload"; [ -z "$pal_set" ] || set "-$pal_set"; [ -z "$pal_failglob" ] || shopt -s failglob; pal_exec "$@") <&3 3<&- 4<&- 2>&5 5>&- &
   pal_script=$!
   while :; do
     if [ -z "$pal_got" ]; then
@@ -254,19 +263,21 @@ pal_run() {
 # from its checkpoint, as it would after the requeue. Any other end is the end of the job.
 pal_to_be_continued() {
   local until_s=$((SECONDS + pal_requeue_s))
-  [ "$pal_status" = "$pal_continue" ] && [ -n "$pal_writer" ] && [ -z "$pal_ending" ] || return 1
+  pal_left_one && [ -n "$pal_writer" ] && [ -z "$pal_ending" ] || return 1
   while [ "$SECONDS" -lt "$until_s" ]; do
     command -p sleep 0.2
     [[ $pal_got != *TERM* ]] || exit 143
     ! kill -0 "$pal_writer" || until_s=$((SECONDS + pal_requeue_s)) # not acknowledged yet
   done
-  pal_say "no requeue after the checkpoint: the job's script is run again"
+  pal_say "no requeue after the checkpoint: $pal_again"
 }
+
+pal_drop() { command -p rm -rf -- "$pal_dir"; }
 
 pal_clean() {
   pal_part
   kill "$pal_witness" "$pal_writer"
-  command -p rm -rf -- "$pal_dir"
+  pal_drop
 }
 
 pal_main() {
@@ -279,7 +290,7 @@ pal_main() {
   exec 3<&0 5>&2 2> /dev/null
   pal_job=$SLURM_JOB_ID # a task's own number may be that of its array, which means all of them
   [ "$pal_array" = 0 ] || pal_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-  pal_unpack || { pal_say "no room for the job's script in ${SLURM_TMPDIR:-${TMPDIR:-/tmp}}, /tmp or /dev/shm"; exit 1; }
+  pal_place || pal_unpack || { pal_say "no room for the job's script in ${SLURM_TMPDIR:-${TMPDIR:-/tmp}}, /tmp or /dev/shm"; exit 1; }
   export SLURM_PAL_ACK=$pal_dir/ack
   pal_stand_witness
   trap pal_clean EXIT
@@ -296,5 +307,6 @@ pal_main() {
   exit "$pal_status"
 }
 
+#@PART@
 pal_main "$@"
 # == the job's own script ==

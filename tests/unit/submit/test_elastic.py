@@ -179,13 +179,13 @@ def test_a_comment_without_room_still_says_whose_companion_it_is() -> None:
     assert "--comment=pal:companion=77" in found
 
 
-HOSTILE = "it's @COMMAND@ $(touch pwned) `touch pwned` \\ #@ELASTIC@ \"x\n@FIRST@"
+HOSTILE = "it's @COMMAND@ $(touch pwned) `touch pwned` \\ #@PART@ \"x\n@FIRST@"
 
 
 @pytest.mark.parametrize("base", [None, 77])
 def test_no_text_of_a_user_acts_in_the_wrapper(base: int | None, tmp_path: Path) -> None:
     wanted = Elastic(1, 2, "", HOSTILE, f"/{HOSTILE}")
-    text = render(b"#!/bin/sh\necho script\n", "", elastic=part(wanted, base))
+    text = render(b"#!/bin/sh\necho script\n", "", part=part(wanted, base))
     shown = text.replace(
         b'\npal_main "$@"\n', b'\nprintf "%s|" "$pal_folder" "$pal_hook" "$pal_role" "$pal_base"; exit\n'
     )

@@ -54,7 +54,7 @@ class Site:
         self, job: int, base: int | None = None, hook: str = "", script: str = SCRIPT, **environment: str
     ) -> None:
         wanted = Elastic(1, 3, "", hook, f"{self.root}/meet-", beat_s=0.1, stale_s=2, wait_s=3)
-        (self.root / f"script.{job}").write_bytes(render(script.encode(), "", elastic=part(wanted, base)))
+        (self.root / f"script.{job}").write_bytes(render(script.encode(), "", part=part(wanted, base)))
         env = {
             "PATH": f"{self.root}/bin:{os.environ['PATH']}", "TMPDIR": str(self.root / "tmp"), "SITE": str(self.root),
             "SLURM_JOB_ID": str(job),
