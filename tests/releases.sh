@@ -95,6 +95,7 @@ in_root() {
 mounted() {
     local root=$1
     shift
+    mount --bind "$root" "$root"  # a root of a mount's own: CRIU and user namespaces need that, and chroot gives none
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
     mount --rbind --read-only /sys "$root/sys"
@@ -108,11 +109,21 @@ mounted() {
             PIP_* | *_proxy | *_PROXY | SSL_CERT_FILE | REQUESTS_CA_BUNDLE | PYTEST_ARGS) kept+=("$name=${!name}") ;;
         esac
     done
-    exec chroot "$root" env -i "${kept[@]}" "$@"
+    cd "$root"
+    pivot_root . mnt
+    umount --lazy /mnt
+    exec env -i "${kept[@]}" "$@"
+}
+
+# CRIU, where the suite has 4.2 or newer.
+packages() {
+    [ "$1" != testing ] || echo -n "criu "
+    echo "$PACKAGES"
 }
 
 make_root() {
-    local suite=$1 root=$ROOTS/$1 source
+    local suite=$1 root=$ROOTS/$1 source packages
+    packages=$(packages "$1")
     if [ ! -e "$root/made" ]; then
         "$TREE/etc/install-packages.sh" debootstrap
         source=$(mirror)
@@ -124,13 +135,13 @@ make_root() {
         touch "$root/made"
     fi
     copy_network "$root"
-    [ "$(cat "$root/made")" != "$PACKAGES" ] || return 0
+    [ "$(cat "$root/made")" != "$packages" ] || return 0
     # The mirror may be a snapshot, whose signed lists have an end date that has passed.
     in_root "$root" apt-get update -qq -o Acquire::Check-Valid-Until=false
     # shellcheck disable=SC2086  # words on purpose
-    in_root "$root" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $PACKAGES
+    in_root "$root" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages
     copy_network "$root"  # installing ca-certificates wrote the certificates anew
-    echo "$PACKAGES" >"$root/made"
+    echo "$packages" >"$root/made"
 }
 
 # Name resolution, certificates and pip's settings, as they are on this machine.
