@@ -14,7 +14,10 @@ from slurm_pal.base.files import SMALL_BYTES, read_plain
 from slurm_pal.cli import common
 from slurm_pal.report import table
 from slurm_pal.submit import recipes as known
+from slurm_pal.submit import transparent
+from slurm_pal.submit.argv import parse
 from slurm_pal.submit.recipes import Finding, Recipe
+from slurm_pal.submit.script import scan
 
 
 @click.command()
@@ -26,7 +29,8 @@ from slurm_pal.submit.recipes import Finding, Recipe
 def recipes(script: str | None, noheader: bool, as_csv: bool, as_json: bool) -> None:
     """Recipes: how known programs save on demand, for palsub --pal-checkpoint auto (docs/recipes.md).
 
-    With --check, from the folder in which the job is to run: exit code 1 where no recipe holds.
+    With --check, from the folder in which the job is to run: exit code 1 where no recipe holds, and
+    no transparent checkpoint is possible either (docs/transparent.md).
 
     \b
     Examples:
@@ -35,7 +39,8 @@ def recipes(script: str | None, noheader: bool, as_csv: bool, as_json: bool) -> 
     """
     if script is not None and as_csv:
         raise UsageError("--csv does not go with --check: it shows the table")
-    folder = settings.load().text("submit", "recipes")
+    config = settings.load()
+    folder = config.text("submit", "recipes")
     troubles: list[str] = []
     if script is None:
         found = known.table(folder, lambda name, text: True, troubles)
@@ -56,14 +61,19 @@ def recipes(script: str | None, noheader: bool, as_csv: bool, as_json: bool) -> 
     seen = known.table(folder, known.of_text(text), troubles)
     findings = known.findings(text, seen, known.reader(os.getcwd()))
     recipe, why = known.choose(findings)
+    read = scan(text.encode())._replace(body=text.encode())
+    lacks = transparent.lacks(parse([script]), os.environ, read, elastic=False, config=config)
     if as_json:
-        body = {"script": script, "recipe": recipe.name if recipe else None, "why": why}
+        body: dict[str, Any] = {"script": script, "recipe": recipe.name if recipe else None, "why": why}
+        body |= {"transparent": not lacks, "transparent_lacks": lacks or None}
         common.print_json("recipes", {**body, "findings": [_finding(one) for one in findings], "warnings": troubles})
     else:
         common.say(f"recipe {recipe.name}: {why}" if recipe else f"no recipe holds: {why}")
         common.say(*(f"  it goes on so: {recipe.resumes}" for recipe in [recipe] if recipe))
+        if recipe is None:
+            common.say(f"  not transparent: {lacks}" if lacks else "  transparent: nothing speaks against it")
         common.say(*troubles, err=True)
-    if recipe is None:
+    if recipe is None and lacks:
         raise SystemExit(1)
 
 

@@ -107,6 +107,10 @@ KEYS: dict[str, dict[str, Key]] = {
         "checkpoint_partitions": Key("", "auto for jobs that name only these partitions, comma-separated"),
         "checkpoint_accounts": Key("", "auto for jobs that name one of these accounts, comma-separated"),
         "checkpoint_programs": Key("", "auto for jobs for which one of these recipes holds, comma-separated"),
+        "checkpoint_images": Key(
+            "", "folder that all nodes share, for the images of transparent checkpoints; empty: there are none"
+        ),
+        "criu": Key("/usr/sbin/criu", "the program CRIU, 4.2 or newer, on all nodes, for transparent checkpoints"),
         "recipes": Key("", "folder of the site's own recipes, *.toml, trusted like pal.toml; empty: none"),
         "heartbeat_max_age_s": Key(
             10.0,

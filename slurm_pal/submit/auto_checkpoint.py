@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """By which means a job is to save before it is moved, where its user leaves that to palsub or names a recipe.
 
-The first that holds: the user's own command, the recipe of a known program, a requeue from the start if the user
-allows one; else the job stays.
+The first that holds: the user's own command, the recipe of a known program, a transparent checkpoint where the site
+has a place for it, a requeue from the start if the user allows one; else the job stays.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurm_pal.decide.request import Conflict
 from slurm_pal.submit import recipes
 from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.asked import likely
-from slurm_pal.submit.choice import AUTO, NAMED, SITES_SAY, Moving
+from slurm_pal.submit.choice import AUTO, NAMED, SITES_SAY, TRANSPARENT, Moving
 from slurm_pal.submit.known import work_of
 from slurm_pal.submit.options import merge
 from slurm_pal.submit.recipes import Recipe
@@ -34,7 +34,7 @@ class Means(NamedTuple):
     """What was found."""
 
     moving: Moving
-    name: str = ""  # "command", "recipe gromacs", "requeue", "none"
+    name: str = ""  # "command", "recipe gromacs", "transparent", "requeue", "none"
     why: str = ""
     recipe: Recipe | None = None
     file: str = ""  # that the user has named with the recipe
@@ -80,12 +80,12 @@ def _names(config: Config, key: str) -> set[str]:
 
 
 def found(
-    asked: Moving, line: CommandLine, script: Script | None, config: Config, elastic: bool, among: Set[str],
-    warnings: list[str],
+    asked: Moving, line: CommandLine, environment: Mapping[str, str], script: Script | None, config: Config,
+    elastic: bool, among: Set[str], warnings: list[str],
 ) -> Means | None:  # fmt: skip
     """The means; None if the job runs no program of the recipes `among`, where these are not ANY.
 
-    Raises UsageError for a recipe that the user names and that there is not.
+    Raises UsageError for one that the user names and that there is not.
     """
     folder = config.text("submit", "recipes")
     if asked.checkpoint.startswith(NAMED):
@@ -93,6 +93,13 @@ def found(
         if lacks := _unfit(work_of(line, script), elastic, own):
             raise UsageError(f"checkpoint {asked.checkpoint!r}: {lacks}")
         return Means(asked, f"recipe {own.name}", "its user names it", own, file)
+    if asked.transparent:
+        from slurm_pal.submit import transparent
+
+        transparent.checked(asked.checkpoint)
+        if lacks := transparent.lacks(line, environment, script, elastic, config):
+            raise UsageError(f"checkpoint {asked.checkpoint!r}: {lacks}")
+        return Means(asked, "transparent", "its user names it")
     if asked.checkpoint:
         return Means(asked, "command", "its user's own")
     recipe, why, seen = _of_program(work_of(line, script), line, folder, elastic, warnings)
@@ -101,6 +108,15 @@ def found(
     if recipe:
         moving = asked._replace(movable=True, checkpoint=f"{NAMED}{recipe.name}")
         return Means(moving, f"recipe {recipe.name}", why, recipe)
+    if config.text("submit", "checkpoint_images"):
+        from slurm_pal.submit import transparent
+
+        lacks = transparent.lacks(line, environment, script, elastic, config)
+        if not lacks and likely(line, script, environment):
+            lacks = transparent.lacks_for_gpus(config)
+        if not lacks:
+            return Means(asked._replace(movable=True, checkpoint=TRANSPARENT), "transparent", why)
+        why = f"{why}; not transparent: {lacks}"
     return Means(asked, "requeue" if asked.movable else "none", why)
 
 

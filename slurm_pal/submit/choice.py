@@ -32,8 +32,10 @@ its own, which come before `--` or the script name:
                      name of a signal that the program handles; exit code 85 after it
                      means "start the job again", any other exit code ends it
   --pal-checkpoint auto  the first that holds: the script's own CMD, the recipe of a known
-                     program, a requeue from the start if the job is movable; none: without
-                     one; recipe:NAME: by this recipe (pal recipes)
+                     program, transparent, a requeue from the start if the job is movable;
+                     none: without one; recipe:NAME: by this recipe (pal recipes)
+  --pal-checkpoint transparent  CRIU writes the job's processes to disk, and they go on from
+                     there; if that fails the job begins anew, with transparent:hold it is held
   --pal-save-before TIME  TIME (300, 5m, 5:00) before its time limit the job makes its
                      checkpoint, is requeued, and goes on from there
   --pal-save-times N     at most N times (10)
@@ -92,6 +94,8 @@ AUTO, NONE = "auto", "none"
 """A checkpoint that palsub is to find, and none at all."""
 SITES_SAY = ("checkpoint_accounts", "checkpoint_qos", "checkpoint_partitions", "checkpoint_programs")
 """Settings that name the jobs for which a site leaves it to palsub; submit.checkpoint does so for all."""
+TRANSPARENT, HELD = "transparent", "transparent:hold"
+"""A checkpoint by CRIU; of a job that is held where it cannot be restored."""
 NAMED = "recipe:"
 """A checkpoint "recipe:NAME [FILE]" names a recipe."""
 
@@ -137,15 +141,20 @@ class Moving(NamedTuple):
     """Whether and how a job may be moved."""
 
     movable: bool = False
-    checkpoint: str = ""  # a shell command, the name of a signal, or recipe:NAME; "" none
+    checkpoint: str = ""  # a shell command, a signal's name, recipe:NAME or transparent; "" none
     lost_s: str = ""  # the most seconds of work that a requeue loses; "" not stated
     restarts: bool = False  # its user allows a requeue from the start
     auto: bool | None = None  # whether palsub is to find a checkpoint; None: nobody says
 
     @property
     def left_to_palsub(self) -> bool:
-        """Whether the user leaves it to palsub, or to a recipe."""
-        return bool(self.auto) or self.checkpoint.startswith(NAMED)
+        """Whether the user leaves it to palsub, to a recipe or to CRIU."""
+        return bool(self.auto) or self.checkpoint.startswith(NAMED) or self.transparent
+
+    @property
+    def transparent(self) -> bool:
+        """Whether it is CRIU that writes it."""
+        return self.checkpoint.partition(":")[0] == TRANSPARENT
 
     @property
     def shown(self) -> dict[str, object]:

@@ -300,7 +300,12 @@ def _saving(saving: Record) -> str:
 
 def _saves(means: Record) -> str:
     """By which means a job saves, where its user left that to palsub."""
-    how = {"command": "by its own command", "requeue": "none, a move begins it anew", "none": "none, so it stays"}
+    how = {
+        "command": "by its own command",
+        "transparent": "transparent, by CRIU",
+        "requeue": "none, a move begins it anew",
+        "none": "none, so it stays",
+    }
     return f"checkpoint: {how.get(means['by'], means['by'])}: {means['why']}"
 
 

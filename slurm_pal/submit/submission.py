@@ -230,7 +230,7 @@ class Submission:
         named = self._named(script)
         sent, changed, seconds = self._observe(named, config)
         if moves.checkpoint or self._elastic:
-            moves, saving, sent = self._wrap(moves, saving, sent, changed)
+            moves, saving, sent = self._wrap(moves, saving, sent, changed, config)
         if self._elastic:
             self._again_line = sent
         elif (seconds or named is not script) and not moves.checkpoint:
@@ -391,7 +391,7 @@ class Submission:
             return asked
         try:
             self._means = auto_checkpoint.found(
-                asked, self._line, script, config, self._elastic is not None, among, self._warnings
+                asked, self._line, os.environ, script, config, self._elastic is not None, among, self._warnings
             )
         except UsageError as error:
             if self._choice.checkpoint == asked.checkpoint:
@@ -452,7 +452,7 @@ class Submission:
         return sent, seconds
 
     def _wrap(
-        self, moves: Moving, saving: Saving, line: CommandLine, script: Script | None
+        self, moves: Moving, saving: Saving, line: CommandLine, script: Script | None, config: Config
     ) -> tuple[Moving, Saving, CommandLine]:
         """Put the script into the wrapper that makes checkpoints, and of an elastic job counts workers.
 
@@ -466,6 +466,10 @@ class Submission:
                 from slurm_pal.submit import elastic
 
                 part = elastic.part(self._elastic, None)
+            elif moves.transparent:
+                from slurm_pal.submit import transparent
+
+                part = transparent.part(moves.checkpoint, config)
             command, first = moves.checkpoint, ""
             if self._means and (recipe := self._means.recipe):
                 from slurm_pal.submit import recipes
@@ -479,7 +483,7 @@ class Submission:
         except (PalError, OSError) as error:
             if self._elastic:
                 raise
-            kept = moves.restarts or not (self._means and self._means.recipe)
+            kept = moves.restarts or not (moves.transparent or (self._means and self._means.recipe))
             left = "movable without one" if moves.movable and kept else "not movable" if moves.movable else ""
             left = left or "not continued after its time limit"
             self._warnings.append(f"no checkpoint for this job: {one_line(error)}; {left}")

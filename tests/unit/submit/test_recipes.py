@@ -191,10 +191,12 @@ def test_what_users_say(option: str, variable: str, directive: str, wanted: tupl
     assert (found.movable, found.checkpoint, found.auto) == wanted
 
 
-def means(body: str, asked: Moving = AUTO, elastic: bool = False, among: Set[str] = ANY) -> Means | None:
+def means(
+    body: str, asked: Moving = AUTO, *words: str, elastic: bool = False, among: Set[str] = ANY
+) -> Means | None:  # fmt: skip
     script = scan(body.encode())._replace(body=body.encode())
-    line = parse(["job.sh"], no_site_options)
-    return auto_checkpoint.found(asked, line, script, Config(), elastic, among, [])
+    line = parse([*words, "job.sh"], no_site_options)
+    return auto_checkpoint.found(asked, line, {}, script, Config(), elastic, among, [])
 
 
 def test_the_first_means_that_holds() -> None:
@@ -286,9 +288,9 @@ def test_the_command_says_what_the_recipe_says() -> None:
     assert done.stdout == "a b\n*c|it's {name}|o'k|"
 
 
-def pal(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def pal(*words: str, folder: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()", "recipes", *words]
-    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    return subprocess.run(argv, cwd=folder, env=os.environ | (env or {}), capture_output=True, text=True, check=False)
 
 
 def test_pal_recipes(tmp_path: Path) -> None:
