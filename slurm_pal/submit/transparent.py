@@ -19,7 +19,7 @@ from slurm_pal.submit.checkpoint import quoted
 from slurm_pal.submit.choice import HELD, TRANSPARENT
 from slurm_pal.submit.known import work_of
 from slurm_pal.submit.options import merge
-from slurm_pal.submit.script import Script
+from slurm_pal.submit.script import SHELLS, Script, interpreter
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
@@ -90,8 +90,6 @@ def _of_site(config: Config) -> str:
 
 
 def _of_script(body: bytes) -> str:
-    from slurm_pal.submit.observing import SHELLS, interpreter
-
     if body.startswith(b"#!") and interpreter(body) not in SHELLS:
         return ""
     text = body.decode("utf-8", "replace")
