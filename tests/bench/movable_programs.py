@@ -183,7 +183,7 @@ children = []
 for _ in range(3):
     ours, theirs = multiprocessing.Pipe()
     children.append(ours)
-    multiprocessing.Process(target=summing, args=(theirs,), daemon=True).start()
+    multiprocessing.get_context("fork").Process(target=summing, args=(theirs,), daemon=True).start()
 signal.signal(signal.SIGTERM, lambda *_: wanted.set())
 while i < {STEPS}:
     i += 1

@@ -174,9 +174,10 @@ KINDS = {
     "stop-file": Kind(("--pal-class=A", "--pal-checkpoint=recipe:stop-file {file}.stop"), 4, True,
          counter="0 {file}.stop"),
     "interval": Kind(("--pal-class=A", "--pal-checkpoint=recipe:interval"), 3, True, counter="8 '' -o {file}"),
+    "transparent": Kind(("--pal-class=A", "--pal-checkpoint=transparent"), 4, True),
 }  # fmt: skip
 COMMON = ("checkpoint", "movable", "ours", "plain")
-EXACT = ("on-term", "stop-file")
+EXACT = ("on-term", "stop-file", "transparent")
 """They do no work twice, but after a kill."""
 
 
@@ -463,11 +464,16 @@ class Nodes:
         with open(self._directory("run", f"slurmd-{node}.pid"), encoding="ascii") as stream:
             slurmd = int(stream.read())
         there = self._jobs(node)
-        pids = [slurmd, *(one.pid for one in processes.find_steps(self._directory) if self._is_on(node, one.pid))]
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in pids:
-                end(pid, number)
-        time.sleep(self._random.uniform(0.3, 3.0))
+        pids, clean = [slurmd], 0
+        while clean < 3:  # one that was being started at that moment is not seen the first time
+            pids += [one.pid for one in processes.find_steps(self._directory) if self._is_on(node, one.pid)]
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in pids:
+                    end(pid, number)
+            clean = 0 if pids else clean + 1
+            pids = []
+            time.sleep(0.1)
+        time.sleep(self._random.uniform(0.0, 2.7))
         self._watch.cut.update(there | self._jobs(node))
         resume(self._directory, [node])
 

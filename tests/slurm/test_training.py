@@ -93,6 +93,35 @@ def test_ranks_of_torch_save_in_one_step(launcher: str, site: Site) -> None:
     assert lines[0] == "from step 0" and len(lines) == 3 and lines[1].replace("saved", "from") == lines[2]
 
 
+@pytest.mark.parametrize("launcher", ["srun", "srun torchrun"])
+def test_ranks_on_two_nodes_save_in_one_step(launcher: str, site: Site) -> None:
+    """One of the two is slow: the job goes to another pair of nodes, and all ranks go on from one step."""
+    needs("torch")
+    program = f"{EXAMPLES}/torch_loop.py --steps 300 --pause 0.05"
+    found = "--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:29521 --rdzv-id=$SLURM_JOB_ID.$SLURM_RESTART_COUNT"
+    torchrun = f"-m torch.distributed.run --nnodes=2 --nproc-per-node=1 {found}"
+    line = {
+        "srun": f"srun -N2 -n2 {PYTHON} {program}",
+        "srun torchrun": f"srun -N2 -n2 env --ignore-signal=USR1 {PYTHON} {torchrun} {program}",
+    }[launcher]
+    full = site.fill("n2", "n3")
+    number = site.palsub(
+        "-N2", "--ntasks-per-node=1", "--gres=gpu:1", "--pal-checkpoint", "USR1", script=f"#!/bin/bash\n{line}\n"
+    )
+    assert site.running(number).nodes == ("n0", "n1")
+    site.wait(lambda: len(rows(site)) > 5)
+    with site.daemon():
+        site.client.cancel([full["n2"]])
+        job = site.until(number, lambda job: job.state == "RUNNING" and job.restarts == 1)
+        move = site.ended()
+        assert (job.nodes, move.outcome, move.checkpoint) == (("n1", "n2"), "moved", True), move
+    job = site.until(number, lambda job: job.state not in ("RUNNING", "COMPLETING"))
+    assert job.state == "COMPLETED", said_by(site, number)
+    check_steps(site, 300)
+    lines = [line for line in said_by(site, number).splitlines() if line.startswith(("from", "saved"))]
+    assert lines[0] == "from step 0" and len(lines) == 3 and lines[1].replace("saved", "from") == lines[2]
+
+
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_lightning_saves_and_does_not_requeue_itself(tasks: int, site: Site) -> None:
     """Its own signal connector is at work, with a requeue on SIGUSR1."""
