@@ -746,7 +746,9 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
                     break
                 if not daemon.runs():
                     daemon.start()
-                killer.slower = max(1.0, count / args.kills)  # a busy machine may need that for a first move
+                killer.slower = args.slower * max(
+                    1.0, count / args.kills
+                )  # a busy machine may need that for a first move
                 killer.kill()
                 if rng.random() < 0.03:  # long enough for requeued jobs to start without us
                     time.sleep(rng.uniform(0.0, 8.0))
@@ -807,6 +809,9 @@ def main() -> None:
     parser.add_argument("--partitions", action="store_true", help="two of them, shared out by the tick")
     parser.add_argument(
         "--until-moved", action="store_true", help="on a busy machine more kills, until a job has moved"
+    )
+    parser.add_argument(
+        "--slower", type=float, default=1.0, help="so many times as long a daemon lives, so that more moves end"
     )
     parser.add_argument("--dir", help="of the lab; it is left with all logs where something went wrong")
     args = parser.parse_args()
