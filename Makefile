@@ -150,6 +150,7 @@ lock: | $(BIN)/python  ## Choose the newest versions of what the build, the test
 	$(BIN)/pip install --quiet --upgrade --target $(VENV)/uv uv
 	$(call locked,build,build,)
 	$(call locked,test,test lint,--constraints etc/locked/build.txt)
+	$(call locked,run,run,--constraints etc/locked/test.txt)
 	$(call locked,docs,docs,--constraints etc/locked/test.txt)
 
 # usage: $(call locked,NAME,extras of pyproject.toml,options)

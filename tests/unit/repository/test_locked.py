@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 PIN = re.compile(
     r"(?P<name>[a-z0-9.-]+)==(?P<version>\S+)(?: ; [^\\]+?)?(?: \\\n    --hash=sha256:[0-9a-f]{64})+",
 )
-EXTRAS = {"build": ["build"], "test": ["test", "lint"], "docs": ["docs"]}
+EXTRAS = {"build": ["build"], "run": ["run"], "test": ["test", "lint"], "docs": ["docs"]}
 
 
 def locked(name: str) -> dict[str, list[re.Match[str]]]:
@@ -44,11 +44,11 @@ def test_whatever_is_asked_for_is_locked_in_a_version_that_is_allowed(name: str)
             assert requirement.specifier.contains(pin["version"]), f"{pin['name']} {pin['version']}: make lock"
 
 
-def test_tests_and_pages_agree() -> None:
-    """make docs installs into the same environment."""
-    test, docs, build = (
+def test_tests_pages_and_packages_agree() -> None:
+    """make docs installs into the same environment, and what is packaged is what was tested."""
+    test, docs, build, run = (
         {name: [pin["version"] for pin in pins] for name, pins in locked(lock).items()}
-        for lock in ("test", "docs", "build")
+        for lock in ("test", "docs", "build", "run")
     )
     assert {name: docs[name] for name in docs.keys() & test.keys()} == {
         name: test[name] for name in docs.keys() & test.keys()
@@ -56,3 +56,4 @@ def test_tests_and_pages_agree() -> None:
     assert {name: test[name] for name in test.keys() & build.keys()} == {
         name: build[name] for name in test.keys() & build.keys()
     }
+    assert run == {name: test.get(name) for name in run}
