@@ -9,13 +9,13 @@ SOURCES := $(shell find slurm_pal cli profiling -name '*.py') $(wildcard etc/sys
 LUA := $(wildcard etc/*.lua etc/filter/*.lua tests/lua/*.lua)
 C := $(wildcard spank/*.c)
 KERNELS := $(wildcard profiling/driver/*.cu profiling/driver/*.h)
-SHELL_SCRIPTS := .ci/run bin/palsub $(wildcard etc/*.sh slurm_pal/submit/*.sh slurm_pal/trial/*.sh) $(wildcard tests/*.sh)
+SHELL_SCRIPTS := .ci/run bin/palsub $(wildcard etc/*.sh slurm_pal/submit/*.sh slurm_pal/trial/*.sh) $(wildcard tests/*.sh packaging/*.sh)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # without it each worker of pytest would rewrite the asserts of all tests anew
 
 .DEFAULT_GOAL := help
 .PHONY: help setup slurm tools programs demo test test-long test-frameworks rewritten fuzz test-releases coverage clean-releases unit lint lint-tools \
-	ruff shellcheck luacheck clang-format mypy cppcheck format docs bench lock clean
+	ruff shellcheck luacheck clang-format mypy cppcheck format docs deb test-packages bench lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -101,6 +101,7 @@ test-releases:  ## The tests under three releases of Slurm, each in a root direc
 
 clean-releases:  ## Remove those root directories
 	@tests/releases.sh clean
+	@packaging/test.sh clean
 
 unit: $(VENV)/installed  ## Only the tests that need no Slurm
 	$(BIN)/pytest $(SHORT) tests/unit
@@ -140,6 +141,14 @@ docs: $(VENV)/installed  ## HTML and man pages into docs/_build
 	$(BIN)/sphinx-build -q -W -b html docs docs/_build/html
 	$(BIN)/sphinx-build -q -W -b man docs docs/_build/man
 
+deb: $(VENV)/installed  ## Debian packages for this machine's release into dist
+	@etc/install-locked.sh $(BIN)/python docs docs
+	$(BIN)/sphinx-build -q -W -b man docs docs/_build/man
+	$(BIN)/python packaging/deb.py
+
+test-packages: deb  ## Install them in a fresh root directory made by debootstrap, use them, purge them
+	@packaging/test.sh run
+
 bench: setup  ## The numbers of docs/benchmarks.md
 	$(BIN)/pytest -q tests/bench --benchmark-enable --benchmark-only --benchmark-columns=min,median,max
 	$(BIN)/python tests/bench/palsub_cost.py
@@ -159,5 +168,5 @@ locked = $(BIN)/python etc/requirements.py $(2) | $(VENV)/uv/bin/uv pip compile 
 	&& { echo "\# Written by make lock from pyproject.toml."; cat $(VENV)/locked.txt; } > etc/locked/$(1).txt && rm $(VENV)/locked.txt
 
 clean:  ## Remove what make made
-	rm -rf $(VENV) build spank/build *.egg-info docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist spank/build *.egg-info docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

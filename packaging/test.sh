@@ -1,0 +1,224 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Install the packages of dist/ into a fresh Debian of this machine's release, use them there, and purge them.
+#
+# usage: packaging/test.sh [run|time|clean]      (make test-packages)
+#   run     they work, whatever the environment of their user, and leave nothing
+#   time    from a fresh root to the first job that palsub placed, and what palsub takes beside sbatch
+#   PAL_ROOTS, DEBIAN_MIRROR      as in tests/roots.sh; 2 GB
+set -euo pipefail
+
+PROGRAM=$(readlink -f "$0")
+TREE=$(dirname "$(dirname "$PROGRAM")")
+# shellcheck source=tests/roots.sh
+. "$TREE/tests/roots.sh"
+
+SLURM="slurm-client slurmctld slurmd munge"
+HOSTILE=/tmp/hostile
+IMPORTED='
+import importlib, pkgutil, slurm_pal
+for module in pkgutil.walk_packages(slurm_pal.__path__, "slurm_pal."):
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("cupy", "pytorch_lightning", "submitit", "torch", "transformers"):
+            print(module.name, error)
+'
+
+# -- around the root directory --------------------------------------------------------------
+
+# usage: in_fresh_root step: a copy of the bare root, in which nobody has installed anything.
+in_fresh_root() {
+    local bare=$ROOTS/bare root=$ROOTS/fresh suite
+    suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+    bare_root "$suite" "$bare"
+    rm -rf --one-file-system "$root"
+    cp -a "$bare" "$root"
+    mkdir -p "$root/packages/packaging" "$root/packages/tests"
+    cp "$TREE"/dist/slurm-pal*.deb "$root/packages"
+    cp "$PROGRAM" "$root/packages/packaging"
+    cp "$TREE/tests/roots.sh" "$TREE/tests/bench/palsub_cost.py" "$root/packages/tests"
+    in_root "$root" /packages/packaging/test.sh "$1"
+    rm -rf --one-file-system "$root"
+}
+
+clean() {
+    rm -rf --one-file-system "${ROOTS:?}/bare" "$ROOTS/fresh"
+    rm -f "$ROOTS/lock"
+    rmdir --ignore-fail-on-non-empty "$ROOTS"
+}
+
+# -- inside it ------------------------------------------------------------------------------
+
+install_quietly() {
+    local code=0
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/tmp/apt 2>&1 || code=$?
+    [ "$code" -eq 0 ] || { cat /tmp/apt && die "apt-get install $* failed"; }
+}
+
+# Every file with its kind, mode, owner and target, and the checksums of those in /etc. A user's home is the user's.
+listing() {
+    find / -xdev \( -path /packages -o -path /home \) -prune -o -printf '%p %y %m %u:%g %l\n' | LC_ALL=C sort
+    find /etc -type f -exec sha256sum {} + | LC_ALL=C sort -k 2
+}
+
+# usage: as_ada [NAME=VALUE ...] command...
+as_ada() {
+    setpriv --reuid ada --regid ada --init-groups /usr/bin/env -i HOME=/home/ada LANG=C.UTF-8 "$@"
+}
+
+as_user() {
+    (cd /home/ada && as_ada PATH=/usr/bin:/bin "$@")
+}
+
+# usage: same WHAT EXPECTED SEEN
+same() {
+    [ "$2" = "$3" ] || die "$1: '$3', not '$2'"
+    echo "ok: $1"
+}
+
+# usage: nothing_left LISTING
+nothing_left() {
+    apt-get purge -y -qq slurm-pal slurm-pal-submit >/dev/null
+    listing >/tmp/after
+    diff "$1" /tmp/after || die "the packages have left something (or taken something away)"
+    echo "ok: after apt-get purge all files are as before"
+}
+
+# A user's own Python settings, programs and folder, each of which would end our programs if it counted.
+hostile() {
+    mkdir -p "$HOSTILE/slurm_pal" "$HOSTILE/bin"
+    local name
+    for name in sitecustomize usercustomize numpy click posixpath slurm_pal/__init__; do
+        echo 'raise SystemExit("hostile")' >"$HOSTILE/$name.py"
+    done
+    for name in python3 readlink env base64; do
+        printf '#!/bin/sh\necho hostile\nexit 1\n' >"$HOSTILE/bin/$name"
+    done
+    chmod -R a+rX "$HOSTILE" && chmod 755 "$HOSTILE"/bin/*
+    printf '%s\n' PYTHONPATH="$HOSTILE" PYTHONHOME="$HOSTILE" PYTHONUSERBASE="$HOSTILE" PATH="$HOSTILE/bin"
+}
+
+# usage: isolated WORDS...: a program says the same, whatever its environment and folder.
+isolated() {
+    local words said
+    readarray -t words < <(hostile)
+    said=$(cd "$HOSTILE" && as_ada "${words[@]}" "/usr/bin/$1" "${@:2}" 2>&1) || said="exit status $?: $said"
+    same "$* in a hostile environment" "$(as_user "$@" 2>&1)" "$said"
+}
+
+begin() {
+    # The mirror may be a snapshot, whose signed lists have an end date that has passed.
+    apt-get update -qq -o Acquire::Check-Valid-Until=false
+    install_quietly python3 libstdc++6
+    useradd --create-home --shell /bin/bash ada
+    cd /packages
+}
+
+inside() {
+    begin
+    local version page program code=0 said
+    version=$(dpkg-deb --field slurm-pal-submit_*.deb Version | sed 's/~~/./; s/~//')
+    listing >/tmp/before
+
+    install_quietly ./slurm-pal-submit_*.deb
+    same "palsub --pal-help, without slurm-pal" "usage: palsub" "$(as_user palsub --pal-help | head -c 13)"
+    isolated palsub --pal-help
+    said=$(as_user palsub --gres=gpu:1 --wrap true 2>&1) || code=$?
+    touch --date=2000-01-01 /usr/lib/slurm-pal/bin/palsub
+    install_quietly --reinstall "$(basename "$(readlink -f /usr/bin/python3)")-minimal"
+    [ /usr/lib/slurm-pal/bin/palsub -nt /usr/bin/python3 ] || die "palsub tries an updated Python before each job"
+    echo "ok: another Python was tried when it was installed"
+    same "palsub without Slurm" "127 palsub: sbatch: command not found" "$code $said"
+
+    install_quietly ./slurm-pal_*.deb
+    isolated palsub --pal-help
+    for program in pal pal-profile pal-rebalance; do
+        same "$program --version" "$program (slurm-pal) $version" "$(as_user "$program" --version)"
+        isolated "$program" --help
+    done
+    code=0
+    said=$(as_user pal doctor 2>/tmp/stderr) || code=$?
+    local missing="1 FAIL  placing      no: not in PATH: sbatch, scontrol, squeue, scancel"
+    same "pal doctor without Slurm" "$missing" "$code ${said%%$'\n'*}"
+    same "its stderr" "" "$(cat /tmp/stderr)"
+    for page in palsub pal.toml pal pal-profile pal-rebalance; do
+        [ -n "$(find /usr/share/man -name "$page.[15].gz")" ] || die "there is no man page $page"
+    done
+    [ -z "$(find /etc -name '*pal*')" ] || die "a unit or a setting of ours is in /etc: $(find /etc -name '*pal*')"
+    pal --help >/dev/null && pal-rebalance --help >/dev/null  # as root, who could write byte code
+    nothing_left /tmp/before
+
+    # shellcheck disable=SC2086  # words on purpose
+    install_quietly $SLURM
+    listing >/tmp/before
+    install_quietly ./slurm-pal_*.deb ./slurm-pal-submit_*.deb
+    as_user bash -euo pipefail /packages/packaging/test.sh --placed
+    nothing_left /tmp/before
+}
+
+# As an ordinary user: a lab, its GPUs measured, and a job that palsub places.
+placed() {
+    pal lab up
+    trap 'pal lab down' EXIT
+    eval "$(pal lab env)"
+    pal-profile run --yes >/dev/null
+    local said
+    local words=(--pal-class A --pal-explain --gres=gpu:1 --wait -o out)
+    said=$(palsub "${words[@]}" --wrap 'pal lab work --class A --seconds 1 && echo "done"' 2>&1)
+    echo "${said//$'\n'/$'\n'    }"
+    grep -q 'decision: sent to' < <(pal explain --last) || die "palsub has not placed the job"
+    grep -qx 'done' out || die "the job has not run to its end"
+    echo "ok: a job placed by palsub, and run"
+    pal report --html page.html >/dev/null
+    pal heatmap >/dev/null
+    pal simulate --generate jobs=20,load=0.5 --seeds 1 >/dev/null
+    echo "ok: a report, a heat map, a simulation"
+    same "modules that cannot be imported" "" "$(/usr/lib/slurm-pal/bin/python3 -I -c "$IMPORTED")"
+}
+
+# usage: timed COMMAND: run it as it would be typed, and print what it took.
+timed() {
+    local started_us=${EPOCHREALTIME/./} code=0
+    echo "\$ $1"
+    eval "$1" >/tmp/said 2>&1 || code=$?
+    [ "$code" -eq 0 ] || { cat /tmp/said && die "it failed"; }
+    local tenths=$(((${EPOCHREALTIME/./} - started_us) / 100000))
+    echo "    $((tenths / 10)).$((tenths % 10)) s"
+}
+
+inside_time() {
+    cd /packages
+    export DEBIAN_FRONTEND=noninteractive
+    timed 'apt-get update -o Acquire::Check-Valid-Until=false'
+    timed "apt-get install -y ./slurm-pal*.deb $SLURM"
+    timed 'pal lab up'
+    # shellcheck disable=SC2016  # eval expands it
+    timed 'eval "$(pal lab env)"'
+    timed 'pal-profile run --yes'
+    timed "palsub --gres=gpu:1 --wrap 'pal lab work --seconds 1'"
+    pal explain --last | grep 'decision:'
+    du -sm /usr/lib/slurm-pal | sed 's/\t.*/ MiB in \/usr\/lib\/slurm-pal/'
+    pal lab down >/dev/null
+    /usr/lib/slurm-pal/bin/python3 -P tests/palsub_cost.py --nodes 8 --other /usr/bin/palsub
+}
+
+trap 'exit 130' INT TERM HUP
+case ${1:-run} in
+    --mounted) shift && mounted "$@" ;;
+    --inside) inside ;;
+    --inside-time) inside_time ;;
+    --placed) placed ;;
+    run | time | clean)
+        as_root "$@"
+        claim_roots
+        trap 'stop TERM' EXIT
+        apt_proxy
+        case ${1:-run} in
+            run) in_fresh_root --inside ;;
+            time) in_fresh_root --inside-time ;;
+            clean) clean ;;
+        esac
+        ;;
+    *) die "unknown command $1: run, time or clean" ;;
+esac
