@@ -90,7 +90,7 @@ mounted() {
             PIP_* | *_proxy | *_PROXY | SSL_CERT_FILE | REQUESTS_CA_BUNDLE | PYTEST_ARGS) kept+=("$name=${!name}") ;;
         esac
     done
-    cd "$root"
+    cd "$root" || exit
     pivot_root . mnt
     umount --lazy /mnt
     exec env -i "${kept[@]}" "$@"
