@@ -47,10 +47,13 @@ SHARE = 5.0
     help="Ask Slurm so often, 5 or more; more rarely where Slurm is slow to answer.",
 )
 @click.option("--once", is_flag=True, help="Print it once and end, as without a terminal.")
+@common.csv_option
 @common.json_option
 @common.color_option
 @common.verbose_option
-def top_command(nodelist: str | None, sensitivity: str, every: float, once: bool, as_json: bool, color: str) -> None:
+def top_command(
+    nodelist: str | None, sensitivity: str, every: float, once: bool, as_csv: bool, as_json: bool, color: str
+) -> None:
     """GPUs as a heat map, jobs with GPUs (those on slow GPUs first), lists of ours on waiting jobs, newest moves.
 
     It fills the terminal and is renewed every 30 seconds by one bulk query; Ctrl-C ends it. Moves are those that
@@ -59,6 +62,8 @@ def top_command(nodelist: str | None, sensitivity: str, every: float, once: bool
     source = _Source(nodelist)
     if as_json:
         common.print_json("top", source.look()[0].to_json())
+    elif as_csv:
+        common.print_csv(top.JobRow._fields, [row._asdict() for row in source.look()[0].jobs])
     elif once or not sys.stdout.isatty():
         seen, rows = source.look()
         size = shutil.get_terminal_size()

@@ -70,7 +70,7 @@ def doctor() -> tuple[str | None, dict[str, list[str]]]:
     for finding in body["findings"]:
         if finding["topic"] == "classes":
             found.setdefault(finding["level"], []).append(finding["text"])
-    assert {"schema", "ok", "findings", "classes"} == set(body)
+    assert {"schema", "ok", "placing", "placed", "findings", "classes"} == set(body)
     return body["classes"], found
 
 

@@ -87,6 +87,7 @@ def test_without_a_terminal_it_prints_once(site: Path) -> None:
     assert "no snapshot" in result.stdout and "n[0-1] ? ?" in result.stdout
     body = json.loads(invoke("--json", "-w", "n1").stdout)
     assert body["schema"] == "pal.top/1" and body["gpus"] == 2 and body["jobs"] == []
+    assert invoke("--csv").stdout == ",".join(top.JobRow._fields) + "\n"
 
 
 def test_bad_words_and_no_slurm(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
