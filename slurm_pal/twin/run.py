@@ -168,11 +168,17 @@ def longest_s(plan: ReplayPlan) -> dict[str, float]:
 def _ended_by_sigterm() -> Iterator[None]:
     """SIGTERM ends the run as Ctrl-C does: its folder goes, and so does the filter's process.
 
-    A handler that the caller has set stays; outside the main thread Python has none.
+    Only the first one counts: a broken pool of processes sends another, which would interrupt the clearing up. A
+    handler that the caller has set stays; outside the main thread Python has none.
     """
+
+    def interrupt(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
     mine = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if mine:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
