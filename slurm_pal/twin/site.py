@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isnan
 
-from slurm_pal.base.config import Config
+from slurm_pal.base.config import KEYS, Config
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.simulate.hardware import Hardware
 from slurm_pal.store import snapshot
@@ -21,13 +21,15 @@ _FOREIGN = ("SBATCH_", "SLURM", "SALLOC_", "SRUN_")
 
 
 def relocated(config: Config, folder: str) -> Config:
-    """The site's settings, with every path below `folder`; nothing is written where a real site has it."""
+    """The site's settings, with every path below `folder`; nothing is written where a real site has it, or told it."""
     made = copy.deepcopy(config)
     made.set("paths", "state_dir", folder, ORIGIN)
     for name in ("snapshot", "spool", "table", "gpus"):
         made.set("paths", name, "", ORIGIN)
     for name in ("log", "metrics"):
         made.set("rebalance", name, "", ORIGIN)
+    for name in KEYS["hooks"]:
+        made.set("hooks", name, "", ORIGIN)
     return made
 
 

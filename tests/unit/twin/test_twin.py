@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_pal.base import hooks
 from slurm_pal.base.config import KEYS, Config, Key
 from slurm_pal.base.errors import MissingPackageError, NotNowError, SlurmError, UsageError
 from slurm_pal.base.hostlist import fold
@@ -216,6 +217,17 @@ def test_so_are_those_after_a_move_that_was_carried_out(monkeypatch: pytest.Monk
     assert len(after) < 20, "of 60 ticks most can only decide the same"
     monkeypatch.setattr(twin_run._Run, "_quiet", lambda *_: False)
     assert run(late_room()) == found
+
+
+def test_no_program_of_the_site_is_told_of_a_move_that_is_only_played(tmp_path: Path) -> None:
+    hook = tmp_path / "hook"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/told\n")
+    hook.chmod(0o755)
+    sites = config()
+    sites.set("hooks", "on_move", str(hook), "pal.toml")
+    assert replay(plan(late_room()), Twin(sites), ARMS["tick"]).moves == 1
+    hooks.wait()
+    assert not (tmp_path / "told").exists()
 
 
 def test_so_are_those_that_only_keep_a_job_off_slow_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
