@@ -114,7 +114,11 @@ pal_inside() {
       break
     fi
   done
-  [ ! -e "$pal_dir/status" ] || read -r status < "$pal_dir/status"
+  if [ -e "$pal_dir/status" ]; then
+    read -r status < "$pal_dir/status"
+  elif [ "$pal_image" != 0 ] && [ "$status" = 0 ]; then
+    status=137 # CRIU ends with 0 also where somebody has killed the processes that it has restored
+  fi
   exit "$status"
 }
 

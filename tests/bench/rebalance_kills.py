@@ -489,13 +489,18 @@ class Nodes:
         return found
 
     def _is_on(self, node: str, pid: int) -> bool:
-        """A process of a job, by what slurmd gives it, or its slurmstepd, by its log."""
-        if f"SLURMD_NODENAME={node}" in read(pid, "environ"):
-            return True
-        log = self._directory.log(f"slurmd-{node}")
-        with contextlib.suppress(OSError):
-            return any(os.readlink(one.path) == log for one in os.scandir(f"/proc/{pid}/fd"))
-        return False
+        """A slurmstepd, by its log, or a process below one; without any, by what slurmd has given it.
+
+        That is not asked first: processes that CRIU has restored have it from the node where they began.
+        """
+        logs, above = self._directory("log") + "/slurmd-", pid
+        while above > 1:
+            with contextlib.suppress(OSError):
+                opened = {os.readlink(one.path) for one in os.scandir(f"/proc/{above}/fd")}
+                if any(path.startswith(logs) for path in opened):
+                    return self._directory.log(f"slurmd-{node}") in opened
+            above = parent_of(above)
+        return f"SLURMD_NODENAME={node}" in read(pid, "environ")
 
     def _jobs(self, node: str) -> set[int]:
         argv = ["squeue", "-h", "-t", "R,CG,CF", "-w", node, "-o", "%A"]
@@ -507,6 +512,13 @@ def read(pid: int, name: str) -> list[str]:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/{name}", encoding="utf-8", errors="replace") as stream:
         return stream.read().split("\0")
     return []
+
+
+def parent_of(pid: int) -> int:
+    """Its parent; 0 where the process has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+        return int(stream.read().rpartition(")")[2].split()[1])
+    return 0
 
 
 def end(pid: int, number: int) -> None:
@@ -630,7 +642,7 @@ def check_output(job: Job, findings: Findings, cut: int = 0) -> int:
     """
     with contextlib.suppress(FileNotFoundError), open(job.file, encoding="utf-8") as stream:
         lines = [line.split() for line in stream]
-        again = _check_lines(job, lines, findings)
+        again = _check_lines(job, lines, findings, back=bool(cut) and job.kind == "transparent")
         if again and not cut and job.kind in EXACT:
             findings.add(f"job {job.job_id} ({job.kind}): {again} numbers are there twice")
         return again
@@ -638,7 +650,8 @@ def check_output(job: Job, findings: Findings, cut: int = 0) -> int:
     return 0
 
 
-def _check_lines(job: Job, lines: Sequence[Sequence[str]], findings: Findings) -> int:
+def _check_lines(job: Job, lines: Sequence[Sequence[str]], findings: Findings, back: bool) -> int:
+    """`back`: it may go on from an older image, which no line says."""
     at, last, wrong = 0, -1, []  # the number reached, the newest incarnation
     again, ends = 0, 0
     may_be = [0]  # a save is cut short before or after it counts
@@ -651,7 +664,9 @@ def _check_lines(job: Job, lines: Sequence[Sequence[str]], findings: Findings) -
                 wrong.append(f"starts at {number}, not where it was saved {may_be}")
             at, again = number, again + at - number
         elif what == "n":
-            if number != at + 1:
+            if back and number <= at:
+                again += at + 1 - number
+            elif number != at + 1:
                 wrong.append(f"{number} comes after {at}")
             at = number
         elif what == "saving":

@@ -329,6 +329,22 @@ def test_signals_and_ends_are_the_scripts(user: Account) -> None:
     assert "ExitCode=137:0" in user.run("scontrol", "show", "job", str(job))
 
 
+def test_restored_processes_that_somebody_kills_are_no_success(user: Account) -> None:
+    """CRIU, which waits for them, ends with 0."""
+    job = begin(user)
+    moved(user, job)
+    grows(user, "out")
+    first = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if (words := path.read_bytes()).count(b"pal_root ()") == 1 and f".{job}\0".encode() in words
+    ]
+    assert len(first) == 1
+    user.run("kill", "-9", str(first[0]))
+    user.ended(job, "FAILED")
+    assert "ExitCode=137:0" in user.run("scontrol", "show", "job", str(job))
+
+
 def test_folders_of_jobs_that_are_gone_go(user: Account) -> None:
     job = begin(user)
     saved(user, job)
