@@ -16,6 +16,7 @@ import click
 
 from slurm_pal import __version__
 from slurm_pal.base.errors import Exit, PalError, UsageError, one_line
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.base.terminal import visible
 
 if TYPE_CHECKING:
@@ -38,6 +39,14 @@ json_option = click.option(
 )
 csv_option = click.option(
     "--csv", "as_csv", is_flag=True, callback=_one_form, help="Comma-separated rows for spreadsheets and data frames."
+)
+class_option = click.option(
+    "--class",
+    "sensitivity",
+    type=click.Choice(SENSITIVITY_CLASSES),
+    default=SENSITIVITY_CLASSES[0],
+    show_default=True,
+    help="Sensitivity class: A compute-bound, B mixed, C memory-bound.",
 )
 noheader_option = click.option(
     "-h", "--noheader", is_flag=True, help="No header line (the letter of sinfo and squeue)."

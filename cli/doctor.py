@@ -40,6 +40,8 @@ def doctor(context: click.Context, nagios: bool, as_csv: bool, as_json: bool, co
     failure. In --json, placing is true or false; classes is ok, flat (all GPUs of a model in one class) or shifted (all
     changed speed together). With --nagios: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (Slurm does not answer).
     """
+    if nagios and (as_csv or as_json):
+        raise UsageError("--nagios prints a line of its own: leave out --csv and --json")
     client = _client()
     findings = [*examine(client, time.time()), *_installed(time.time())]
     placed = None
@@ -49,8 +51,6 @@ def doctor(context: click.Context, nagios: bool, as_csv: bool, as_json: bool, co
     findings.insert(0, answer)
     failed = any(finding.level == "fail" for finding in findings)
     if nagios:
-        if as_csv or as_json:
-            raise UsageError("--nagios prints a line of its own: leave out --csv and --json")
         code, line = placing.nagios(findings, placed)
         common.say(line)
         context.exit(code)

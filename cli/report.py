@@ -14,7 +14,6 @@ import click
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import DataError, PalError, UsageError, one_line
 from slurm_pal.base.hostlist import fold
-from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.cli import common, output_file, reading
 from slurm_pal.cli.gpu import METAVAR, Gpu
 
@@ -36,14 +35,7 @@ nodes_option = click.option("-w", "--nodelist", metavar="HOSTLIST", help="Only t
 
 @click.command()
 @nodes_option
-@click.option(
-    "--class",
-    "sensitivity",
-    type=click.Choice(SENSITIVITY_CLASSES),
-    default=SENSITIVITY_CLASSES[0],
-    show_default=True,
-    help="Sensitivity class: A compute-bound, B mixed, C memory-bound.",
-)
+@common.class_option
 @click.option("-o", "--output", metavar="FILE", help="Write a picture instead: FILE.svg or FILE.png.")
 @common.color_option
 @common.verbose_option

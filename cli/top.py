@@ -12,7 +12,6 @@ import click
 
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import DataError, PalError, SlurmError, one_line
-from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.base.terminal import visible
 from slurm_pal.cli import common, reading
 from slurm_pal.cli.until_signal import until_signal
@@ -30,14 +29,7 @@ SHARE = 5.0
 
 @click.command("top")
 @click.option("-w", "--nodelist", metavar="HOSTLIST", help="Only these nodes, and the jobs there.")
-@click.option(
-    "--class",
-    "sensitivity",
-    type=click.Choice(SENSITIVITY_CLASSES),
-    default=SENSITIVITY_CLASSES[0],
-    show_default=True,
-    help="Sensitivity class of the map.",
-)
+@common.class_option
 @click.option(
     "--every",
     type=click.FloatRange(MIN_EVERY_S),
