@@ -46,26 +46,26 @@ demo: setup  ## A real Slurm with emulated GPUs: sweep, classes, sbatch against 
 tools:  ## Debian packages that only tests need: Lua for the filters, a compiler and valgrind for the plug-in, a browser for the pages, slurmdbd and MariaDB for labs with accounting
 	@etc/install-packages.sh lua5.1 gcc libc6-dev libslurm-dev binutils valgrind chromium slurmdbd mariadb-server-core mariadb-client-core
 
-# Tests on a real Slurm mostly wait for it: they run beside lint and the others, eight files at a time, in a place of
+# Tests on a real Slurm mostly wait for it: they run beside lint and the others, twelve files at a time, in a place of
 # their own, and are shown after them. Those that take longest begin first. The others give way to them: a Slurm that
 # gets no processor for seconds loses nodes.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
-LONGEST := $(patsubst %,tests/slurm/test_%.py,accounting loans fork simulate_site wait kept_ticks twin_priorities sweep_scale sweep_leaves crossing filter \
-	rebalance faulty sweep users guard moves observe counting partitions palsub rebalance_kills cloud)
+LONGEST := $(patsubst %,tests/slurm/test_%.py,sweep_leaves wait cloud sweep filter crossing twin_priorities loans sweep_scale moves rebalance guard kept_ticks \
+	observe faulty accounting partitions counting save_before network_sweep palsub users recipes gather frameworks lab spank)
 SHORT := -q -m 'not long'
 test: setup tools lint-tools rewritten  ## Lint, and all tests but long statistics, those on a real Slurm included
 	@root=$$(mktemp -d) && chmod 711 $$root && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; \
-	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest $(SHORT) -n 8 --dist loadfile --no-loadscope-reorder -o cache_dir=$(VENV)/slurm-cache \
+	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest $(SHORT) -n 12 --dist loadfile --no-loadscope-reorder -o cache_dir=$(VENV)/slurm-cache \
 	$(LONGEST) $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
 	nice -n 5 $(MAKE) --no-print-directory lint; lint=$$?; \
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
-	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 2 $(ON_SLURM:%=--ignore=%); others=$$?; \
+	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 3 $(ON_SLURM:%=--ignore=%); others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \
 	echo "Left out: long statistics and large sizes; make test-long runs them."; \
 	test $$lint = 0 -a $$others = 0 -a $$real = 0
 
 test-long: setup tools programs  ## Long statistics and large sizes, which make test leaves out, and moves of real programs
-	PAL_LONG=1 $(BIN)/pytest -q -n 2 -m 'long or trials' tests/unit tests/reference tests/slurm/test_recipes.py tests/slurm/test_simulate_site.py
+	PAL_LONG=1 $(BIN)/pytest -q -n 2 -m 'long or hypothesis' tests/unit tests/reference tests/slurm/test_recipes.py tests/slurm/test_simulate_site.py
 
 programs:  ## Debian packages of the real programs that recipes are tested with (docs/recipes.md)
 	@etc/install-packages.sh gromacs lammps quantum-espresso quantum-espresso-data

@@ -128,7 +128,7 @@ def test_a_sweep_takes_what_levels_lack(control: Control, monkeypatch: pytest.Mo
 
 def test_a_node_that_dies_between(lab_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PAL_PROFILE_SPARE_NODES", "0")
-    monkeypatch.setenv("SLURM_PAL_PROFILE_PENDING_MAX_S", "5")
+    monkeypatch.setenv("SLURM_PAL_PROFILE_PENDING_MAX_S", "15")
     with Lab.up(lab_dir, nodes=3, gpus=2, seed=2) as lab:
         control = Control(lab)
         control.json("run", "--quick", "-w", "n0")

@@ -8,13 +8,15 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from slurm_pal.allocation import columns as c
 from slurm_pal.allocation.problem import Problem
 from slurm_pal.base.errors import DataError
+
+from ...doubles.trials import trials
 
 SLOW = {"A": (1.0, 1.25), "C": (1.0, 1.0)}
 V100 = c.PartitionGpus("v100", ((4, 0), (2, 2)), SLOW)
@@ -106,7 +108,7 @@ def instances(draw: st.DrawFn) -> tuple[list[int], list[float]]:
     return counts, asked
 
 
-@settings(max_examples=150, deadline=None)
+@trials(150)
 @given(instances())
 def test_nested_rows_hold_exactly_where_gpu_time_can_be_divided(instance: tuple[list[int], list[float]]) -> None:
     """Brute force: GPU time of level v to class u <= v as a transport problem."""
@@ -143,7 +145,7 @@ def timetable_exists(classes: list[int], jobs: list[tuple[int, int]], slots: int
     return fill(0, tuple(count for _, count in jobs))
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(
     st.lists(st.integers(0, 1), min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=4),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.allocation.finish_time import finish_time_fairness
@@ -13,10 +13,11 @@ from slurm_pal.allocation.problem import Problem, effective, isolated_throughput
 
 from ...doubles import allocation_oracle as oracle
 from ...doubles.allocation_limits import violation
+from ...doubles.trials import trials
 
 
 @oracle.needs_oracle
-@settings(max_examples=25, deadline=None)
+@trials(25)
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 4), st.sampled_from([0, 3]), st.floats(0.1, 1.0))
 def test_is_the_optimum(seed: int, m: int, n: int, equal: int, room: float) -> None:
     given_ = oracle.instance(seed, m, n, equal=equal, room=room)

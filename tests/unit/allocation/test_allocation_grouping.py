@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.allocation import base
@@ -14,9 +14,10 @@ from slurm_pal.allocation.problem import Allocation, problem
 
 from ...doubles.allocation_limits import violation
 from ...doubles.allocation_oracle import instance
+from ...doubles.trials import trials
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(st.integers(0, 10**6), st.integers(0, 60), st.integers(1, 4), st.integers(1, 6))
 def test_groups_are_equal_rows(seed: int, m: int, n: int, equal: int) -> None:
     rng = np.random.default_rng(seed)
@@ -66,7 +67,7 @@ def test_base_rows_are_time_and_capacity() -> None:
     assert rows.upper.tolist() == [1.0, 1.0, 4.0, 7.0]
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 4), st.floats(0.5, 3.0))
 def test_within_limits(seed: int, m: int, n: int, much: float) -> None:
     given_ = instance(seed, m, n, equal=5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -18,6 +18,8 @@ from slurm_pal.allocation.linear import (
     UnsolvedError,
     together,
 )
+
+from ...doubles.trials import trials
 
 
 def rows(entries: list[tuple[int, int, float]], lower: list[float], upper: list[float]) -> Rows:
@@ -78,7 +80,7 @@ def test_unbounded() -> None:
         LinearProgram(np.ones(1), rows([(0, 0, -1.0)], [-INFINITE], [1.0])).solve()
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 8), st.booleans())
 def test_against_scipy(seed: int, n: int, k: int, maximise: bool) -> None:
     rng = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_pal.allocation import levels
@@ -15,10 +15,11 @@ from slurm_pal.allocation.problem import Problem, effective, problem
 
 from ...doubles import allocation_oracle as oracle
 from ...doubles.allocation_limits import violation
+from ...doubles.trials import trials
 
 
 @oracle.needs_oracle
-@settings(max_examples=25, deadline=None)
+@trials(25)
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 4), st.sampled_from([0, 3]), st.floats(0.05, 1.0))
 def test_is_the_optimum(seed: int, m: int, n: int, equal: int, room: float) -> None:
     given_ = oracle.instance(seed, m, n, equal=equal, room=room)
@@ -53,7 +54,7 @@ def hard(seed: int, m: int, n: int, equal: int) -> levels.LevelProblem:
     return levels.LevelProblem(throughput, demand, uses, capacity, work, 10 ** rng.uniform(2, 6, m), age)
 
 
-@settings(max_examples=40, deadline=None)
+@trials(40)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 30, 170, 400]), st.integers(1, 6), st.sampled_from([0, 1, 7]))
 @example(438, 1, 5, 0)  # by the rounding of the level 1.4e-6 below
 @example(7822, 2, 5, 7)  # and 5e-4 above
@@ -80,7 +81,7 @@ def test_prices_prove_the_level(seed: int, m: int, n: int, equal: int) -> None:
         assert found.price @ site.capacity == pytest.approx(1.0)
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 7))
 def test_cheapest_plan_of_all_pairs(seed: int, m: int, n: int) -> None:
     rng = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
@@ -31,6 +31,7 @@ from slurm_pal.allocation.problem import (
 from slurm_pal.base.errors import DataError, PalError
 
 from ...doubles.allocation_limits import violation
+from ...doubles.trials import trials
 
 
 def drawn(seed: int, m: int = 8, n: int = 3, kinds: int = 4, **given: NDArray[Any]) -> Problem:
@@ -70,7 +71,7 @@ def oracle(made: Problem, floor: Vector, previous: Matrix, penalty: Vector, slac
     return -found.fun
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.05, 0.5]), st.sampled_from([1e-4, 1e-2]))
 def test_it_is_the_optimum_of_the_program_as_specified(seed: int, price: float, slack: float) -> None:
     random = np.random.default_rng(seed + 1)

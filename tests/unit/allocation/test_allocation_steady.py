@@ -14,6 +14,7 @@ from slurm_pal.allocation.steady import ALL_LEVELS, STEADY, by_entity
 from slurm_pal.allocation.water_filling import hierarchical
 
 from ...doubles.allocation_limits import violation
+from ...doubles.trials import trials
 
 
 def random_problem(seed: int, jobs: int, types: int = 3, entities: int = 2) -> Problem:
@@ -30,7 +31,7 @@ def random_problem(seed: int, jobs: int, types: int = 3, entities: int = 2) -> P
 
 
 @pytest.mark.parametrize("policy", STEADY)
-@settings(max_examples=25, deadline=None)
+@trials(25)
 @given(seed=st.integers(0, 10**6), jobs=st.integers(1, 12))
 def test_shares_are_shares(policy: str, seed: int, jobs: int) -> None:
     made = random_problem(seed, jobs)

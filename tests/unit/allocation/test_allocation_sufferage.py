@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -15,6 +15,8 @@ from slurm_pal.allocation import sufferage
 from slurm_pal.allocation.linear import UnsolvedError
 from slurm_pal.allocation.problem import Problem, problem
 from slurm_pal.allocation.sufferage import CONGESTION, least_completion, prices, run_times, too_slow
+
+from ...doubles.trials import trials
 
 
 def chosen(made: Problem) -> list[int]:
@@ -52,7 +54,7 @@ def test_jobs_that_run_keep_their_gpus_busy_until_they_end() -> None:
         assert chosen(made) == [0] * 30 + [column]
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(seed=st.integers(0, 10**6), jobs=st.integers(1, 14))
 def test_prices_are_duals_of_the_program_over_all_jobs(seed: int, jobs: int) -> None:
     """Jobs of a kind may be one: SciPy's program has a row for each, and its optimum is the bound of the prices."""

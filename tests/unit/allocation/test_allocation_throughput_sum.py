@@ -17,6 +17,7 @@ from slurm_pal.base.errors import DataError
 
 from ...doubles import allocation_oracle as oracle
 from ...doubles.allocation_limits import violation
+from ...doubles.trials import trials
 
 VALUES = {
     max_sum: lambda given_: given_.throughput / proportional_throughput(given_)[:, None],
@@ -47,7 +48,7 @@ def test_many_different_jobs(seed: int) -> None:
         assert found.objective == pytest.approx(oracle.largest_sum(given_, value(given_)), **oracle.CLOSE)
 
 
-@settings(max_examples=40, deadline=None)
+@trials(40)
 @given(st.integers(0, 10**6), st.sampled_from([1, 30, 310, 700]), st.integers(1, 6), st.sampled_from([0, 1, 7]))
 def test_prices_prove_the_sum(seed: int, m: int, n: int, equal: int) -> None:
     """Values over many orders of magnitude, equal rows, nested capacities, plenty of room or hardly any."""
@@ -75,7 +76,7 @@ def due(seed: int, m: int, n: int, slack: float) -> Problem:
 
 
 @oracle.needs_oracle
-@settings(max_examples=25, deadline=None)
+@trials(25)
 @given(st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 4), st.sampled_from([1.0, 3.0, 30.0]))
 def test_deadlines_first_then_cost(seed: int, m: int, n: int, slack: float) -> None:
     given_ = due(seed, m, n, slack)

@@ -7,7 +7,7 @@ from math import exp, hypot, log, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.allocation.throughputs import (
@@ -25,6 +25,8 @@ from slurm_pal.allocation.throughputs import (
     model,
 )
 from slurm_pal.base.errors import DataError
+
+from ...doubles.trials import trials
 
 DAY_S = 86400.0
 KEY = ThroughputKey("bert", 1, "a100")
@@ -220,7 +222,7 @@ def test_types_that_are_not_asked_for_help_too() -> None:
     assert found.throughput.shape == (1, 1) and found.throughput[0, 0] == pytest.approx(10, rel=0.02)
 
 
-@settings(max_examples=30, deadline=None)
+@trials(30)
 @given(
     known=st.dictionaries(
         st.builds(ThroughputKey, st.sampled_from("abc*"), st.sampled_from([1, 2, 8]), st.sampled_from(TYPES)),

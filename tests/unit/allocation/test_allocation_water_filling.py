@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import linprog
@@ -21,6 +21,7 @@ from slurm_pal.allocation.problem import (
 from slurm_pal.allocation.water_filling import hierarchical
 
 from ...doubles.allocation_limits import violation
+from ...doubles.trials import trials
 
 Vector = NDArray[np.float64]
 
@@ -78,7 +79,7 @@ def _random(seed: int, m: int, entities: int) -> Problem:
     )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@trials(40)
 @given(st.integers(0, 100_000), st.integers(1, 7), st.integers(1, 3), st.booleans())
 def test_hierarchical_as_defined(seed: int, m: int, entities: int, in_order: bool) -> None:
     given_ = _random(seed, m, entities)
@@ -88,7 +89,7 @@ def test_hierarchical_as_defined(seed: int, m: int, entities: int, in_order: boo
     assert _levels(given_, found) == pytest.approx(_by_definition(given_, queued), abs=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@trials(30)
 @given(st.integers(0, 100_000), st.integers(1, 8))
 def test_one_entity_starts_at_max_min(seed: int, m: int) -> None:
     given_ = _random(seed, m, 1)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import SlurmError, UsageError
@@ -25,6 +25,7 @@ from slurm_pal.slurm import parse, sealed
 from slurm_pal.slurm.cli import CliClient
 
 from ...doubles.answers import Answers, Told
+from ...doubles.trials import trials
 
 VICTIM = Told(2, name="train", user="victim", uid=9, indexes="1", comment="mine")
 GHOST = Told(900001, user="victim", uid=9, indexes="0-3", gpus=4, comment="pal:job=A;mov=1").record().strip()
@@ -191,7 +192,7 @@ def test_slurms_form_starts_no_program(text: str, tmp_path: Path, monkeypatch: p
 @given(
     st.lists(st.text(max_size=60), min_size=3, max_size=3), st.sampled_from(["name", "comment", "command", "account"])
 )
-@settings(max_examples=60, deadline=None)
+@trials(60)
 def test_no_text_is_an_exception_or_another_job(texts: Sequence[str], key: str) -> None:
     jobs = [Told(k + 1, **{key: text.replace("\r", "")}) for k, text in enumerate(texts)]  # type: ignore[arg-type]
     found = seen(*jobs)

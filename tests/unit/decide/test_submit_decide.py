@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from slurm_pal.base.cluster import Counting, Node, Partition
@@ -18,6 +18,8 @@ from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import GpuScore, Snapshot, publish, read
 from slurm_pal.submit.argv import parse
 from slurm_pal.submit.options import build
+
+from ...doubles.trials import trials
 
 NOW_S = 1_700_000_000.0
 
@@ -391,7 +393,7 @@ def test_why_the_gpus_chosen_are_slower_is_recorded(scores: Scores) -> None:
     assert by_packing.slower_why == "the placement rule packed prefers them"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@trials(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.tuples(

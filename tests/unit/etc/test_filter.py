@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.filter.terms import REASONS
@@ -17,6 +17,7 @@ from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
 from slurm_pal.store.lua_table import Header, encode
 
 from ...doubles.lua_filter import NO_VAL, NOW_S, PARTITIONS, install, job, parts, run
+from ...doubles.trials import trials
 
 SETTINGS = "pass_s=3 lease_max_s=600 run_share=0.5 run_s=3600 barred=1.05 wait_share=0.5 locality=1.7"
 WHOLE_NODE = "cpus=16 mem=64000 gpus=4 free=4 allcpus=16 allmem=64000"
@@ -364,7 +365,7 @@ def test_what_palsub_has_found_is_believed(site: Path) -> None:
     assert (users_own.mark["class"], users_own.mark["act"]) == ("A", "nodelist")
 
 
-@settings(max_examples=30, deadline=None)
+@trials(30)
 @given(st.binary(max_size=300), st.binary(max_size=40))
 def test_any_script_and_name_have_the_same_keys_here_and_there(
     tmp_path_factory: pytest.TempPathFactory, body: bytes, name: bytes
@@ -508,7 +509,7 @@ def test_a_table_that_recovers_is_used_at_once(site: Path) -> None:
     assert seen[3].values["set_req_nodes"] == "n1"
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(st.data())
 def test_a_damaged_table_never_does_harm(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     site = install(tmp_path_factory.mktemp("site"))

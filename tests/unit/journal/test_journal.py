@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import BusyError, DataError, one_line
@@ -28,6 +28,7 @@ from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.store import database
 
 from ...doubles.privileges import unprivileged
+from ...doubles.trials import trials
 
 NOW_S = 1_763_712_345.0
 DAY_S = 86400.0
@@ -74,7 +75,7 @@ OBSERVATIONS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@trials(40)
 @given(MOVES, LEASES, OBSERVATIONS, STEPS, st.sampled_from(MoveOutcome), texts, st.none() | floats)
 def test_what_goes_in_comes_out(
     tmp_path_factory: pytest.TempPathFactory, made: Move, held: TickLease, watched: Observation, step: MoveStep,
@@ -222,7 +223,7 @@ def test_the_small_things(path: str) -> None:
         assert journal.last_tick_s() == NOW_S
 
 
-@settings(max_examples=30, deadline=None)
+@trials(30)
 @given(st.lists(st.tuples(st.sampled_from(["lease", "end", "wait", "off", "forget"]), st.integers(1, 4)), max_size=25))
 def test_any_order_of_calls(tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[str, int]]) -> None:
     place = str(tmp_path_factory.mktemp("journal") / "j.db")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.allocation import throughputs
@@ -31,6 +31,7 @@ from slurm_pal.tick.steered import Memory, steered
 
 from ...doubles.running_factory import HOUR_S, NOW_S, TERMS, job, node, overview, running, scores
 from ...doubles.slurm_pairs import shown
+from ...doubles.trials import trials
 
 X, Y, Z = "x", "y", "z"
 
@@ -55,7 +56,7 @@ ONE_BETTER = {"n0": [1.5], "n1": [1.5], "n2": [1.0]}
 
 
 @given(words, st.booleans(), st.floats(0.5, 20.0))
-@settings(max_examples=60, deadline=None)
+@trials(60)
 def test_words_never_win_a_gpu_from_another_user(said: dict[str, object], limited: bool, ran_h: float) -> None:
     """X's job is as good as Y's but for a second that it has run longer: nothing X says brings it before Y's."""
     times = {"start_s": NOW_S - ran_h * HOUR_S} | ({} if limited else {"time_limit_s": None})
@@ -175,14 +176,14 @@ def train(user: str, first: int, step_s: float = 1.0, gpus: Sequence[tuple[str, 
 
 
 @given(looks, st.floats(0.9, 1.09))
-@settings(max_examples=50, deadline=None)
+@trials(50)
 def test_one_user_makes_no_gpu_slow_though_another_was_there(said: list[Observation], honest: float) -> None:
     found = corrections([*said, *train(Y, 1, honest), *train(Z, 40, 1.0)], scores(MEASURED))
     assert found.exposed == () and corrected(scores(MEASURED), found).columns == scores(MEASURED).columns
 
 
 @given(looks)
-@settings(max_examples=50, deadline=None)
+@trials(50)
 def test_one_user_clears_no_gpu_and_turns_nothing_against_another_one(said: list[Observation]) -> None:
     """Two users feel one GPU of two that is slow. X can take neither of them from what they found, nor choose it."""
     true = [*train(Y, 1, 1.4), *train(Z, 40, 1.4)]
@@ -199,7 +200,7 @@ def test_one_user_clears_no_gpu_and_turns_nothing_against_another_one(said: list
     st.sampled_from("ABC"), st.sampled_from([((name, k),) for name in ("n0", "n1") for k in (0, 1)]),
     st.sampled_from([1.0, 1.2]), st.floats(0.1, 10.0), st.floats(NOW_S, NOW_S + 1000.0)), max_size=40),
     st.sampled_from([1.05, math.inf]))  # fmt: skip
-@settings(max_examples=50, deadline=None)
+@trials(50)
 def test_whoever_says_what_no_gpu_gets_faster_nor_slower_than_the_bound(said: list[Observation], most: float) -> None:
     before = scores(MEASURED)
     after = corrected(before, corrections(said, before), most)
@@ -220,7 +221,7 @@ def test_what_users_say_of_a_gpu_ends() -> None:
 
 
 @given(words)
-@settings(max_examples=40, deadline=None)
+@trials(40)
 def test_what_others_say_of_a_gpu_drives_nobody_off_it(said: dict[str, object]) -> None:
     """Two accounts say that Y's GPU is slow. Y's job stays unless its own steps say so."""
     table = {"n0": [1.0], "n1": [1.5], "n2": [1.0]}
@@ -269,7 +270,7 @@ def test_claims_are_no_more_than_is_free(wanted: list[tuple[set[str], int]]) -> 
 
 
 @given(st.integers(0, 300), st.integers(1, 20), st.integers(2, 40))
-@settings(max_examples=40, deadline=None)
+@trials(40)
 def test_thousands_of_jobs_of_one_hide_nobodys(mine: int, theirs: int, depth: int) -> None:
     """However many X has, and of whatever priority: half of what a tick looks at is Y's, or all that Y has."""
 
@@ -331,7 +332,7 @@ def test_one_of_four_leads_no_throughput_beyond_the_others(lies: list[float], ho
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.floats(0.01, 0.5))
-@settings(max_examples=30, deadline=None)
+@trials(30)
 def test_own_steps_count_as_far_as_the_sites_errors_leave_room(slow: float, fast: float, error: float) -> None:
     types = ["a100", "v100"]
     stated = {ThroughputKey("bert", 1, "v100"): Entry(1.0, error), ThroughputKey("bert", 1, "a100"): Entry(3.0, error)}

@@ -9,13 +9,15 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import DataError
 from slurm_pal.emulation.collectives import Behaving, Rank, files
 from slurm_pal.online import collectives, culprit
 from slurm_pal.online.collectives import LONGEST_LINE, Limits
+
+from ...doubles.trials import trials
 
 HEADER = {"id": "0x7f8c", "rank": 2, "n_ranks": 8, "nnodes": 1}
 ABOUT = {
@@ -83,7 +85,7 @@ def test_lines_that_cannot_be_used_are_counted(tmp_path: Path, bad: str) -> None
     assert (len(seen.collectives), seen.refused) == (2, 1)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@trials(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=400), st.integers(0, 200))
 def test_no_bytes_break_the_reader(tmp_path: Path, raw: bytes, at: int) -> None:
     line = json.dumps(LINE).encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.allocation.makespan import makespan
@@ -14,6 +14,7 @@ from slurm_pal.research.bounds import drain_s, makespan_bound_s
 from slurm_pal.research.unequal import GangJob, pal_share_policy, simulate
 
 from ...doubles.completion_bound import completion_bound_s
+from ...doubles.trials import trials
 
 
 def test_the_longest_job_or_the_capacity() -> None:
@@ -62,7 +63,7 @@ def test_one_lp_without_releases_and_gangs(drawn: list[tuple[float, float, int, 
     assert drain_s(found) <= exact * (1 + 1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@trials(40)
 @given(jobs)
 def test_no_run_beats_a_bound(drawn: list[tuple[float, float, int, float, float]]) -> None:
     trace = [GangJob(str(i), d[0], d[1], d[2], d[3:]) for i, d in enumerate(drawn)]

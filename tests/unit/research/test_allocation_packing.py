@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.allocation.problem import Allocation, Problem, isolated_throughput, problem
@@ -16,9 +16,10 @@ from slurm_pal.research.pairs import effective_packed
 
 from ...doubles.allocation_limits import violation
 from ...doubles.pairs_oracle import highest_level, random_problem
+from ...doubles.trials import trials
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(st.integers(0, 100_000), st.integers(1, 9))
 def test_makespan_as_with_one_row_per_pair(seed: int, m: int) -> None:
     given_ = random_problem(seed, m)
@@ -28,7 +29,7 @@ def test_makespan_as_with_one_row_per_pair(seed: int, m: int) -> None:
     assert (given_.remaining / effective_packed(given_, found)).max() == pytest.approx(found.objective, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(st.integers(0, 100_000), st.integers(1, 9))
 def test_no_lower_ratio_can_be_had_with_one_row_per_pair(seed: int, m: int) -> None:
     given_ = random_problem(seed, m)

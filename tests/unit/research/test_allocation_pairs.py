@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.allocation.problem import Allocation, Problem, effective, problem, proportional_throughput
@@ -16,9 +16,10 @@ from slurm_pal.research.pairs import cost_packing, effective_packed, max_min_pac
 
 from ...doubles.allocation_limits import violation
 from ...doubles.pairs_oracle import highest_level, largest_sum, random_problem, rows_of
+from ...doubles.trials import trials
 
 
-@settings(max_examples=60, deadline=None)
+@trials(60)
 @given(st.integers(0, 100_000), st.integers(1, 9))
 def test_max_min_as_with_one_row_per_pair(seed: int, m: int) -> None:
     given_ = random_problem(seed, m)
@@ -29,7 +30,7 @@ def test_max_min_as_with_one_row_per_pair(seed: int, m: int) -> None:
     assert (effective_packed(given_, found) / unit).min() == pytest.approx(found.objective, rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@trials(40)
 @given(st.integers(0, 100_000), st.integers(1, 9))
 def test_sums_as_with_one_row_per_pair(seed: int, m: int) -> None:
     given_ = random_problem(seed, m)

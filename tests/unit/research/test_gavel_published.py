@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.allocation.finish_time import finish_time_fairness
@@ -30,6 +30,7 @@ from slurm_pal.simulate.inputs.gavel import GavelRow
 from slurm_pal.simulate.throughput_file import Throughputs
 
 from ...doubles.allocation_limits import violation
+from ...doubles.trials import trials
 
 ONE = problem(np.ones((1, 1)), np.ones(1), [1])
 
@@ -54,7 +55,7 @@ def shares(name: str, given: Problem) -> np.ndarray:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 24))
-@settings(max_examples=25, deadline=None, derandomize=True)  # of random problems the method misses one in a thousand
+@trials(25, derandomize=True)  # of random problems the method misses one in a thousand
 def test_levels_are_the_exact_ones(seed: int, m: int) -> None:
     given = random_problem(seed, m)
     unit = given.weight * proportional_throughput(given) / given.scale

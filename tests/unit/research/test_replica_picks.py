@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import combinations
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.placement.lxv import lxv
@@ -121,7 +121,7 @@ def test_packed_is_best_fit_then_fullest(case: tuple[Levels, int, float, list[in
         assert taken(free, picks.packed, n, Random(0)) == packed(size, candidates, n)
 
 
-@settings(max_examples=100, deadline=None)
+@trials(100)
 @given(cases())
 def test_shuffled_is_random_sample_and_draws_only_when_it_fits(
     case: tuple[Levels, int, float, list[int], int],
@@ -136,7 +136,7 @@ def test_shuffled_is_random_sample_and_draws_only_when_it_fits(
         assert generator.getstate() == other.getstate()
 
 
-@settings(max_examples=100, deadline=None)
+@trials(100)
 @given(cases(), st.lists(st.integers(0, 19)))
 def test_sets_kept_up_to_date_are_sets_made_anew(
     case: tuple[Levels, int, float, list[int], int], flips: list[int]

@@ -42,6 +42,7 @@ from slurm_pal.simulate.statistics import (
 )
 
 from ...doubles.replay_factory import drawn, outcome, replay
+from ...doubles.trials import trials
 
 positive = st.floats(0.01, 100.0)
 
@@ -274,7 +275,7 @@ def test_equal_ratios_have_no_width(n: int) -> None:
     assert verdict(found) == "gain"
 
 
-@settings(max_examples=40, deadline=None)
+@trials(40)
 @given(st.lists(st.floats(0.2, 5.0), min_size=6, max_size=30))
 def test_intervals_hold_their_means(values: list[float]) -> None:
     found = summary(values)

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.config import Config
@@ -27,6 +27,7 @@ from slurm_pal.tick.intake import Intake
 
 from ...doubles.privileges import unprivileged
 from ...doubles.records_factory import DAY_S, NOW_S, record, sweep, truth
+from ...doubles.trials import trials
 
 
 def filled(directory: Path) -> str:
@@ -105,7 +106,7 @@ def test_epochs_only_rise(tmp_path: Path) -> None:
         assert database.epoch() == 43
 
 
-@settings(max_examples=30, deadline=None)
+@trials(30)
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30))
 def test_any_name_is_data(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     with open_database(str(tmp_path_factory.mktemp("names")), write=True) as database:

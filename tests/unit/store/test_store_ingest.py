@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import DataError
@@ -18,6 +18,7 @@ from slurm_pal.store.database import Database, open_database
 from slurm_pal.store.ingest import ingest
 
 from ...doubles.records_factory import DAY_S, NOW_S, record, sweep, truth
+from ...doubles.trials import trials
 
 
 @pytest.fixture
@@ -209,7 +210,7 @@ def test_records_from_the_future_get_the_time_of_taking_in(spool: Path, database
     assert database.records()[0].ts_end == NOW_S
 
 
-@settings(max_examples=40, deadline=None)
+@trials(40)
 @given(st.lists(st.binary(max_size=200), max_size=6))
 def test_noise_never_raises(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
     spool = tmp_path_factory.mktemp("noise")

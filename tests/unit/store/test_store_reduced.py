@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.config import Config
@@ -26,6 +26,7 @@ from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import sweeps
 
 from ...doubles.records_factory import DAY_S, NOW_S, classify, record, sweep, truth, uuid_of
+from ...doubles.trials import trials
 
 TELEMETRY = {
     "sm_clk_mhz": {"p5": 1.0, "p50": 1300.0, "p95": 1400.0},
@@ -62,7 +63,7 @@ def made(run: tuple[int, int, str, float, float, bool, str], run_id: str, now_s:
     )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None)
+@trials(25)
 @given(st.lists(STEPS, min_size=1, max_size=5))
 def test_a_publication_says_what_all_records_say(steps: list[tuple[list[object], float, bool]]) -> None:
     """Sweeps grow after they were kept, clocks go back, records leave the retention, constants change."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.variability.classify import Classification, GpuStanding
@@ -18,6 +18,7 @@ from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import environment_of
 
 from ...doubles.records_factory import DAY_S, NOW_S, classify, record, sweep, truth, uuid_of
+from ...doubles.trials import trials
 
 
 def by_uuid(found: Classification) -> dict[str, GpuStanding]:
@@ -95,7 +96,7 @@ RECORDS = history()
 REFERENCE = classify(RECORDS, NOW_S)
 
 
-@settings(max_examples=25, deadline=None)
+@trials(25)
 @given(st.permutations(range(len(RECORDS))), st.lists(st.integers(0, len(RECORDS) - 1), max_size=20))
 def test_any_order_and_any_repetition_give_the_same(order: list[int], again: list[int]) -> None:
     assert classify([RECORDS[i] for i in (*order, *again)], NOW_S) == REFERENCE
@@ -352,7 +353,7 @@ HOSTILE = st.tuples(
 )  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@trials(30)
 @given(st.lists(HOSTILE, min_size=1, max_size=30))
 def test_hostile_records_never_crash(runs: list[tuple[Any, ...]]) -> None:
     made = [

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.variability.packed import Packed
 from slurm_pal.variability.runs import OBSERVATIONS, SIGHTINGS, Environment, Group, Sighting, SweepObservation
+
+from ...doubles.trials import trials
 
 TEXT = st.text(max_size=5)
 FLOAT = st.floats(allow_nan=False)
@@ -25,7 +27,7 @@ SIGHTED = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@trials(30)
 @given(st.lists(SEEN, max_size=5), st.lists(SIGHTED, max_size=5))
 def test_rows_survive(seen: list[SweepObservation], sighted: list[Sighting]) -> None:
     for layout, rows in ((OBSERVATIONS, seen), (SIGHTINGS, sighted)):
