@@ -128,8 +128,22 @@ else:
         parse_float, parse_int = float, int
         parse_constant = staticmethod({name: float(name) for name in ("NaN", "Infinity", "-Infinity")}.__getitem__)
 
+    def _writer() -> object:
+        """json's own settings for the C code that does its writing; None where there is none, or another one."""
+
+        def other(value: object) -> object:
+            raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+        try:
+            from _json import encode_basestring_ascii, make_encoder
+
+            # circles seen, other objects, strings, no indent, two separators, unsorted, no keys left out, NaN allowed
+            return make_encoder({}, other, encode_basestring_ascii, None, ": ", ", ", False, False, True)
+        except (ImportError, AttributeError, TypeError):
+            return None
+
     class json:
-        """As the module: `loads` without loading it, `dumps` by it."""
+        """As the module: `loads` without loading it, and `dumps` where nothing but a value is given."""
 
         _scan = None
 
@@ -155,6 +169,9 @@ else:
 
         @staticmethod
         def dumps(value: object, **settings: object) -> str:
-            import json
+            write = None if settings else _writer()
+            if write is None:
+                import json
 
-            return json.dumps(value, **settings)
+                return json.dumps(value, **settings)
+            return "".join(write(value, 0))

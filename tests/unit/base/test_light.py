@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import pickle
+import re
 import subprocess
 import sys
 import tomllib
@@ -116,11 +117,34 @@ def test_json_is_read_as_json_reads_it(text: str) -> None:
         assert both_nan or repr(found) == repr(wanted) or (raw != text and text.startswith("\ufeff"))
 
 
+@given(VALUES)
+def test_json_is_written_as_json_writes_it(value: object) -> None:
+    assert light.json.dumps(value) == json.dumps(value)
+
+
+@pytest.mark.parametrize("value", [{1, 2}, {"a": b""}, {(1, 2): 3}, [float("nan")], {1: None, 2.5: True}, "\ud800"])
+def test_what_json_refuses_is_refused(value: object) -> None:
+    try:
+        wanted = json.dumps(value)
+    except TypeError as error:
+        with pytest.raises(TypeError, match=re.escape(str(error))):
+            light.json.dumps(value)
+    else:
+        assert light.json.dumps(value) == wanted
+
+
+def test_a_circle_is_refused() -> None:
+    circle: list[object] = []
+    circle.append(circle)
+    with pytest.raises(ValueError, match="Circular"):
+        light.json.dumps(circle)
+
+
 def test_json_without_its_c_code_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(light.json, "_scan", None)
     monkeypatch.setitem(sys.modules, "_json", None)
     assert light.json.loads(b' {"a": [1, 2.5, null]} ') == {"a": [1, 2.5, None]}
-    assert light.json.dumps({"a": 1}, sort_keys=True) == '{"a": 1}'
+    assert light.json.dumps({"a": 1}, sort_keys=True) == light.json.dumps({"a": 1}) == '{"a": 1}'
 
 
 PIECES = st.sampled_from([
