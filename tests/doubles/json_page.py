@@ -34,7 +34,9 @@ def read(text: str | None = None) -> dict[str, Schema]:
     text = PAGE.read_text() if text is None else text
     objects: dict[str, dict[str, Field]] = {}
     for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL):
-        for line in block.splitlines():
+        for line in re.sub(r"\n {6,}", " ", block).splitlines():
+            if not line:
+                continue
             if head := _HEAD.fullmatch(line):
                 if head[1] in found:
                     raise ValueError(f"{head[1]} is there twice")

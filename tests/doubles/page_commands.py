@@ -84,7 +84,8 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def spans(page: Path) -> Iterator[str]:
     """The inline code of a page."""
-    yield from _SPAN.findall(_FENCE.sub("", page.read_text()))
+    text = _FENCE.sub("", page.read_text())
+    yield from _SPAN.findall(re.sub(r"(?<!\n) *\n *(?![\n|#-])", " ", text))  # a line may end within
 
 
 def commands(text: str) -> Iterator[list[str]]:
