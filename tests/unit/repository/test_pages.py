@@ -11,7 +11,13 @@ import pytest
 from slurm_pal import __version__
 from slurm_pal.submit.script import scan
 
+from ...doubles.page_commands import pages
+
 ROOT = Path(__file__).parents[3]
+README_WORDS = 600
+SOURCE = re.compile(
+    r"(?<![\w/.])((?:tests|etc|slurm_pal|cli|profiling|spank|packaging)/[\w./-]*\w\.(?:py|sh|toml|lua|cu|c|h))\b"
+)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -21,10 +27,34 @@ def test_links_lead_to_files(name: str) -> None:
     assert not [link for link in LINK.findall((ROOT / name).read_text()) if not (ROOT / link).exists()]
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= README_WORDS
+
+
+def test_files_and_targets_named_on_the_pages_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    files, made = [], []
+    for page in pages():
+        text = page.read_text()
+        files += [(page.name, name) for name in SOURCE.findall(text) if "NAME" not in name]
+        made += [(page.name, name) for name in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", text, re.MULTILINE)]
+    assert len(files) > 100 and len(made) > 20
+    assert not [(page, name) for page, name in files if not (ROOT / name).exists()]
+    assert not [(page, name) for page, name in made if name not in targets]
+
+
+def test_man_pages_begin_with_a_synopsis() -> None:
+    """After NAME, which Sphinx writes."""
+    named = re.findall(r'^    \("([a-z/-]+)", "', (ROOT / "docs" / "conf.py").read_text(), re.MULTILINE)
+    assert len(named) == 6
+    for name in named:
+        headings = re.findall(r"^## (.+)$", (ROOT / "docs" / f"{name}.md").read_text(), re.MULTILINE)
+        assert headings[0] == "Synopsis", name
+
+
 def test_scripts_on_the_pages_are_read_as_they_stand() -> None:
     """A formatter may put a blank after the # of a directive; palsub and sbatch then ignore the line."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    scripts = [text for page in pages for text in re.findall(r"```\w*\n(#!.*?)```", page.read_text(), re.DOTALL)]
+    scripts = [text for page in pages() for text in re.findall(r"```\w*\n(#!.*?)```", page.read_text(), re.DOTALL)]
     wanted = [text for text in scripts if re.search(r"^#\s*(SBATCH|PAL)\b", text, re.MULTILINE)]
     assert len(wanted) >= 4
     for text in wanted:
