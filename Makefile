@@ -51,7 +51,7 @@ tools:  ## Debian packages that only tests need: Lua for the filters, a compiler
 # gets no processor for seconds loses nodes.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
 LONGEST := $(patsubst %,tests/slurm/test_%.py,sweep_leaves wait cloud sweep filter crossing twin_priorities loans sweep_scale moves rebalance guard kept_ticks \
-	observe faulty accounting partitions counting save_before network_sweep palsub users recipes gather frameworks lab spank)
+	observe faulty accounting partitions counting save_before network_sweep palsub users recipes gather frameworks lab tutorial spank)
 SHORT := -q -m 'not long'
 test: setup tools lint-tools rewritten  ## Lint, and all tests but long statistics, those on a real Slurm included
 	@root=$$(mktemp -d) && chmod 711 $$root && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; \
