@@ -16,7 +16,8 @@ from slurm_pal.base.errors import DataError, PalError, UsageError, one_line
 from slurm_pal.base.jobs import UNKNOWN_CLASS, SlurmJob
 from slurm_pal.base.numbers import digits
 from slurm_pal.cli import common
-from slurm_pal.cli.explain import JobName, find_job, job_name, published
+from slurm_pal.cli.explain import published
+from slurm_pal.cli.job_names import JobName, find_job, job_name
 from slurm_pal.decide.facts import facts_of
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Observation, open_journal

@@ -100,22 +100,17 @@ local function view_of(request, t, now_s)
   return view
 end
 
-local function decide(request, t, now_s)
-  if request.leave then return { act = "none", why = request.leave } end
-  if not t then return { act = "none", why = "table" } end
-  local pool = t.record[("pool.%s.%s"):format(request.partition, request.gpu_type)]
-  if pool == NOT_RANKED then return { act = "none", why = "models" } end
-  local age_s = now_s - t.written_s
-  if age_s > t.max_age_s or age_s < -t.max_age_s then return softly(t, request, "stale") end
-  if not t.clears then return softly(t, request, "nobody") end
-  local view = view_of(request, t, now_s)
+-- The decision on a request that may be placed.
+local function weigh(view, request, t)
   local chosen, used
   if view.pool then chosen, used = choose(view) end
   if not chosen then return { act = "none", why = "busy" } end
   if #chosen > 1 and t.record.network then return { act = "none", why = "network" } end
   local slowdown = slowest(view, chosen)
   local locality = #chosen > 1 and (t.settings.locality or 1) or 1
-  local plain_slowdown = tonumber(t.record[("plain.%s.%s.%s"):format(view.pool, view.class, request.count)]) or 1
+  local plain = t.record[("plain.%s.%s.%s"):format(view.pool, view.class, request.count)] or ""
+  view.alone = tonumber(plain:match("^[%d.]+"))
+  local plain_slowdown = view.alone or 1
   local faulty = t.settings.faulty
   local most = view.class == "C" and faulty or t.settings.barred or math.huge
   -- Once a list is taken back, Slurm picks: rather start on a slow GPU than wait and then get a faulty one.
@@ -137,6 +132,25 @@ local function decide(request, t, now_s)
     lease_s = patience_s(t, pays_s(t, request, elsewhere(view, used) * locality, slowdown * locality)),
     chosen = chosen,
   }
+end
+
+-- The decision, and what was looked at for it.
+local function judged(request, t, now_s)
+  if request.leave then return { act = "none", why = request.leave } end
+  if not t then return { act = "none", why = "table" } end
+  local pool = t.record[("pool.%s.%s"):format(request.partition, request.gpu_type)]
+  if pool == NOT_RANKED then return { act = "none", why = "models" } end
+  local age_s = now_s - t.written_s
+  if age_s > t.max_age_s or age_s < -t.max_age_s then return softly(t, request, "stale") end
+  if not t.clears then return softly(t, request, "nobody") end
+  local view = view_of(request, t, now_s)
+  return weigh(view, request, t), view
+end
+
+local function decide(request, t, now_s)
+  local decision, view = judged(request, t, now_s)
+  if view and decision.lease_s then decision.alone = view.alone end
+  return decision
 end
 
 -- The GPUs of a job that will start are no longer free for the next submission.

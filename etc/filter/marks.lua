@@ -39,6 +39,7 @@ local function mark_of(request, decision, origin, t)
   if decision.set then fields[#fields + 1] = "set=" .. decision.set end
   fields[#fields + 1] = "why=" .. decision.why
   if decision.slow then fields[#fields + 1] = ("slow=%.3f"):format(decision.slow) end
+  if decision.alone then fields[#fields + 1] = ("alone=%.3f"):format(decision.alone) end
   fields[#fields + 1] = "epoch=" .. (t and t.epoch or "-")
   return "pal:" .. table.concat(fields, ";")
 end

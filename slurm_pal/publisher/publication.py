@@ -30,7 +30,7 @@ from slurm_pal.publisher.standing import standing
 from slurm_pal.publisher.table import applications, records
 from slurm_pal.slurm.client import LAST_S, Overview, SlurmClient
 from slurm_pal.slurm.parse import whole
-from slurm_pal.store import gpus_text, heartbeat, lua_table, snapshot, sure_labels, user_files
+from slurm_pal.store import gpus_text, heartbeat, lua_table, snapshot, starts, sure_labels, user_files
 from slurm_pal.store.lua_table import Header
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.store.sure_labels import SureLabels
@@ -222,6 +222,7 @@ class Publisher:
         self._scores_epoch: int | None = None  # of the gpus.txt in place, as far as we have looked
         self._observers = collector(config, site=True)
         self._labels = SureLabels(config)
+        self._starts = starts.Starts(config.snapshot_path)
         self._tidied_s = 0.0
 
     def publish(self, now_s: float) -> Publication:
@@ -270,6 +271,8 @@ class Publisher:
             trouble += [*more, *self._beat(now_s)]
         elif self._stays:
             trouble.append(f"leases are not taken back: only SlurmUser ({known.slurm_user}) and root may do that")
+        if known.may_clear:
+            trouble += self._note_starts(overview.jobs if jobs is None else jobs, known)
         table, gpus_written = None, False
         if not self._writes:
             return Publication(query_s, tuple(ended), table, gpus_written, tuple(trouble))
@@ -285,6 +288,15 @@ class Publisher:
         except BusyError:
             pass  # a publisher that stays does this better
         return Publication(query_s, tuple(ended), table, gpus_written, tuple(trouble))
+
+    def _note_starts(self, jobs: Sequence[SlurmJob], known: SlurmSettings) -> list[str]:
+        """Write down on which GPUs jobs have started, for `pal explain` after their end."""
+        try:
+            self._starts.add(jobs, starts.hidden(known.pairs.get("PrivateData", "")))
+        except (OSError, DataError) as error:
+            path = starts.path_of(self._config.snapshot_path)
+            return [f"{path} cannot be written ({one_line(error)}): pal explain does not know the GPUs of ended jobs"]
+        return []
 
     def _turn(self) -> contextlib.AbstractContextManager[None]:
         """The publisher's lock, where it is not held all the time. Raises BusyError, DataError."""

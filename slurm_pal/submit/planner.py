@@ -101,7 +101,8 @@ def plan(
     if decided.lease_s and not request.comment:
         own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
         ours = ",".join(decided.pinned or decided.excluded)
-        mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
+        alone = decided.plain.slowdown if decided.plain else None
+        mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours, alone)
     if steered:
         added.append(f"--partition={steered.partition}")
         mark = f"{mark} {steered.mark}".strip()

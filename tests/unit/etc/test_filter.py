@@ -80,7 +80,8 @@ def test_a_job_is_sent_to_the_best_gpus_and_marked(site: Path) -> None:
     assert seen.values["set_req_nodes"] == "n1"
     # (1.012 - 0.96) x half of two hours
     assert seen.values["set_admin_comment"] == (
-        "site:x pal:lease=187;req=;exc=;class=?;from=default;act=nodelist;set=n1;why=best;slow=0.960;epoch=17"
+        "site:x pal:lease=187;req=;exc=;class=?;from=default;act=nodelist;set=n1;why=best;slow=0.960;alone=1.012;"
+        "epoch=17"
     )
 
 
