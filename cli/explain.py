@@ -12,9 +12,10 @@ import click
 from slurm_pal.base import config as settings
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, PalError, SlurmError, UsageError, one_line
-from slurm_pal.base.jobs import UNKNOWN_CLASS, SlurmJob
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.cli import common
 from slurm_pal.cli.job_names import FoundJob, JobName, find_jobs, job_names
+from slurm_pal.cli.job_record import class_of, decision_of, started_of
 from slurm_pal.decide.facts import UNMARKED, appends, facts_of
 from slurm_pal.journal import paths, story
 from slurm_pal.journal.journal import open_journal
@@ -24,15 +25,11 @@ from slurm_pal.report import story as stories
 from slurm_pal.sensitivity import observed
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
-from slurm_pal.slurm.states import JOB_WAITING
 from slurm_pal.store import snapshot as snapshots
-from slurm_pal.store import starts
 from slurm_pal.submit import decision as decisions
 from slurm_pal.tick.deciding import terms_of
 from slurm_pal.tick.role import OPERATOR, role_of
 
-SAME_START_S = 1.0
-"""Two times of a start that differ by more are those of two runs."""
 FORGOTTEN = "Slurm has forgotten it, and palsub did not submit it"
 
 
@@ -91,14 +88,14 @@ def _explain_each(
     """Several jobs, a sentence for each. Raises UsageError where nothing is known of any."""
     rows: list[dict[str, Any]] = []
     for name, one in zip(named, found, strict=True):
-        decision, seen = _decision(one), None
+        decision = decision_of(one.number, one.job)
         seen = actual.actual(one.job, snapshot, time.time(), _started(config, name, decision, one.job))
         if one.job is None and decision is None and seen is None:
             text = f"Job {name} is unknown: {one.trouble or FORGOTTEN}"
             row: dict[str, Any] = {"job": str(name), "job_id": None, "actual": None}
             rows.append(row | {"verdict": headlines.Headline(0, "A", None, "", None, False, text).shown})
             continue
-        head = headlines.headline(f"Job {name}", one.job, seen, _class_of(config, one.job, decision), decision)
+        head = headlines.headline(f"Job {name}", one.job, seen, class_of(config, one.job, decision), decision)
         rows.append({"job": str(name), "job_id": one.number, "actual": seen, "verdict": head.shown})
     if all(row["job_id"] is None for row in rows):
         raise UsageError(f"none of these {len(rows)} jobs is known: Slurm has forgotten them, or never had them")
@@ -108,20 +105,6 @@ def _explain_each(
     common.say(headlines.of_several([row["verdict"] | {"job": row["job"]} for row in rows]))
     for row in rows:
         common.say(row["verdict"]["text"])
-
-
-def _decision(found: FoundJob) -> decisions.Record | None:
-    """palsub's record of a job; one submission, one decision for all tasks of an array."""
-    number, job, _ = found
-    decision = decisions.load("", number)
-    if decision is None and job is not None and job.array_job_id not in (None, number):
-        decision = decisions.load("", job.array_job_id or 0)
-    return decision
-
-
-def _class_of(config: Config, job: SlurmJob | None, decision: decisions.Record | None) -> str:
-    sensitivity = facts_of(job, terms_of(config, appends=False)).sensitivity if job else UNKNOWN_CLASS
-    return decision["sensitivity"]["class"] if sensitivity == UNKNOWN_CLASS and decision else sensitivity
 
 
 def _whose(named: JobName, job: SlurmJob | None, decision: decisions.Record | None) -> str:
@@ -136,7 +119,7 @@ def _told(
 ) -> _Told:
     """Everything about one job. Raises UsageError where nothing is known of it."""
     number, job, trouble = one
-    decision = _decision(one)
+    decision = decision_of(number, job)
     ticks = _ticks(config, client, number, job)
     if decision is not None and job is not None and job.gpus and job.array_job_id is None:
         with contextlib.suppress(PalError, OSError):
@@ -144,7 +127,7 @@ def _told(
     found = actual.actual(job, snapshot, time.time(), _started(config, named, decision, job))
     if job is None and decision is None and not ticks and found is None:
         raise UsageError(f"job {named} is unknown: {trouble or FORGOTTEN}")
-    head = headlines.headline(_whose(named, job, decision), job, found, _class_of(config, job, decision), decision)
+    head = headlines.headline(_whose(named, job, decision), job, found, class_of(config, job, decision), decision)
     mark = filter_mark.decision(job) if job else None
     stays = _stays(config, client, job) if job else ""
     limits = continued.continued(job, decision)
@@ -235,21 +218,12 @@ def _actual_text(
 def _started(
     config: Config, named: JobName, decision: dict[str, Any] | None, job: SlurmJob | None
 ) -> dict[str, Any] | None:
-    """Where the job started, as palsub or the publisher noted then; None where it waits or has run again since."""
-    if job is not None and job.state in JOB_WAITING:
-        return None
-    found: list[dict[str, Any]] = []
-    if decision and decision.get("started") and named.task is None:
-        found.append(decision["started"])
+    """Where the job started, as far as that is known; a file that cannot be trusted is reported on stderr."""
     try:
-        unknown = job is None or not any(job.gpus.values())
-        start = starts.find(config.snapshot_path, named.job_id, named.task) if unknown else None
-        found += [starts.noted(start)] if start else []
+        return started_of(config, named.job_id, named.task, decision, job)
     except DataError as error:
         common.say(f"pal: {one_line(error)}", err=True)
-    if job is not None:
-        found = [noted for noted in found if abs(job.start_s - noted["at_s"]) <= SAME_START_S]
-    return max(found, key=lambda noted: float(noted["at_s"]), default=None)
+        return None
 
 
 def _observed_text(job: SlurmJob | None) -> list[str]:

@@ -24,6 +24,7 @@ from slurm_pal.cli.have import have
 from slurm_pal.cli.lab import lab
 from slurm_pal.cli.loans import loans
 from slurm_pal.cli.moves import moves
+from slurm_pal.cli.note import note
 from slurm_pal.cli.observe import observe
 from slurm_pal.cli.probe import probe_command
 from slurm_pal.cli.progress import ack, progress
@@ -195,6 +196,7 @@ pal.add_command(publish_table)
 renamed(pal, publish_table, "publish")
 pal.add_command(progress)
 pal.add_command(ack)
+pal.add_command(note)
 pal.add_command(fork)
 pal.add_command(have)
 pal.add_command(recipes)

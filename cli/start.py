@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import click
 
 ALONE = {
-    "progress": "progress", "ack": "progress", "observe": "observe", "fork": "fork", "have": "have",
+    "progress": "progress", "ack": "progress", "note": "note", "observe": "observe", "fork": "fork", "have": "have",
     "recipes": "recipes",
     "explain": "explain", "why-slow": "why_slow", "moves": "moves", "loans": "loans", "costs": "costs", "lab": "lab",
     "report": "report", "heatmap": "report", "simulate": "simulate.command", "trace": "trace", "trial": "trial",

@@ -25,6 +25,7 @@ from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.lease_marks import Update, ending, judged
 from slurm_pal.leases import pinned, promise
 from slurm_pal.leases.pinned import Remembered
+from slurm_pal.publisher.job_notes import JobNotes
 from slurm_pal.publisher.observed import collector
 from slurm_pal.publisher.standing import standing
 from slurm_pal.publisher.table import applications, records
@@ -223,6 +224,7 @@ class Publisher:
         self._observers = collector(config, site=True)
         self._labels = SureLabels(config)
         self._starts = starts.Starts(config.snapshot_path)
+        self._notes = JobNotes(client) if config.flag("submit", "admin_note") else None
         self._tidied_s = 0.0
 
     def publish(self, now_s: float) -> Publication:
@@ -290,13 +292,19 @@ class Publisher:
         return Publication(query_s, tuple(ended), table, gpus_written, tuple(trouble))
 
     def _note_starts(self, jobs: Sequence[SlurmJob], known: SlurmSettings) -> list[str]:
-        """Write down on which GPUs jobs have started, for `pal explain` after their end."""
+        """Write down on which GPUs jobs have started, for `pal explain` after their end, and for people where the site
+        wants that."""
+        trouble: list[str] = []
         try:
-            self._starts.add(jobs, starts.hidden(known.pairs.get("PrivateData", "")))
+            new = self._starts.add(jobs, starts.hidden(known.pairs.get("PrivateData", "")))
+            if self._notes and self._stays:
+                self._notes.add(new)
+                trouble += self._notes.write(jobs, snapshot.read(self._config.snapshot_path))
         except (OSError, DataError) as error:
             path = starts.path_of(self._config.snapshot_path)
-            return [f"{path} cannot be written ({one_line(error)}): pal explain does not know the GPUs of ended jobs"]
-        return []
+            text = f"{path} cannot be written ({one_line(error)}): pal explain does not know the GPUs of ended jobs"
+            trouble.append(one_line(error) if isinstance(error, DataError) else text)
+        return trouble
 
     def _turn(self) -> contextlib.AbstractContextManager[None]:
         """The publisher's lock, where it is not held all the time. Raises BusyError, DataError."""

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from slurm_pal.base import marks
 from slurm_pal.base.faults import OK, faulty_gpus
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.facts import filter_marks
-from slurm_pal.decide.lease_marks import marks_of
+from slurm_pal.decide import gpu_note
+from slurm_pal.decide.gpu_note import counted
 from slurm_pal.placement.faulty import is_faulty
 from slurm_pal.report.move_rows import stamp
 from slurm_pal.slurm.states import JOB_WAITING
@@ -40,13 +39,7 @@ class Headline(NamedTuple):
         """A line for the job's output, "" where nothing is known."""
         if not self.gpus or self.slowest is None or self.failing:
             return ""
-        alone = self.slurm_alone if self.slurm_alone is not None and not is_faulty(self.slurm_alone) else None
-        text = f"ran on {counted(self.gpus)}, the slowest at {self.slowest:.2f} of a median GPU's time"
-        if self.gpus == 1:
-            text = f"ran on a GPU at {self.slowest:.2f} of a median GPU's time"
-        if self.same:
-            return f"{text}, as Slurm alone would have given"
-        return f"{text}; Slurm alone would have given {alone:.2f}" if alone is not None else text
+        return gpu_note.line(self.gpus, self.slowest, self.slurm_alone, self.same)
 
 
 def headline(
@@ -87,11 +80,6 @@ def of_several(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{text}. Slurm alone would have given job {there['job']} {what}."
 
 
-def counted(number: int) -> str:
-    """Like `4 GPUs`, `1 GPU`."""
-    return f"{number} GPU{'' if number == 1 else 's'}"
-
-
 def compared(slowdown: float) -> str:
     """Like `2 % slower than`, `as fast as`: a slowdown against the median."""
     percent = round(100.0 * (slowdown - 1.0))
@@ -113,10 +101,10 @@ def _alone(
 ) -> tuple[float | None, bool, str]:
     """The slowdown where plain Slurm would have put the job; whether that is where it runs; what fails there.
 
-    By palsub's record, else by the mark that palsub or the submit filter has left on the job. Of a later run than the
-    first nobody knows.
+    By palsub's record, else by the mark that palsub or the submit filter has left on the job. Nothing where Slurm chose
+    by itself, and of a later run than the first nobody knows.
     """
-    if job is not None and job.restarts:
+    if (job is not None and job.restarts) or _left_to_slurm(decision):
         return None, False, ""
     plain = decision.get("plain_slurm") if decision else None
     if plain:
@@ -124,15 +112,8 @@ def _alone(
             (g["node"], g["index"]) for g in plain["gpus"]
         }
         return float(plain["slowdown"]), same, faulty_gpus(plain)
-    said = [mark.words for mark in marks_of(job)] + filter_marks(job) if job is not None else []
-    for words in said:
-        try:
-            value = float(words.get(marks.ALONE, ""))
-        except ValueError:
-            continue
-        if 0.0 < value < 1e3:
-            return value, False, "some" if is_faulty(value) else ""
-    return None, False, ""
+    said = gpu_note.alone(job) if job is not None else None
+    return said, False, "some" if said is not None and is_faulty(said) else ""
 
 
 def _against(
@@ -145,8 +126,12 @@ def _against(
         return f". Slurm alone would have given it some that were seen to fail{named}"
     if alone is not None:
         return f". Slurm alone would have given it one {compared(alone)} the median"
-    first = job is None or not job.restarts
+    first = (job is None or not job.restarts) and not _left_to_slurm(decision)
     return ". Slurm alone had no GPUs for it then" if first and decision and decision.get("chosen") else ""
+
+
+def _left_to_slurm(decision: Mapping[str, Any] | None) -> bool:
+    return decision is not None and decision.get("action") == "none"
 
 
 def _without(whose: str, job: SlurmJob | None) -> str:

@@ -50,8 +50,8 @@ class Starts:
         self._path = path_of(snapshot_path)
         self._known: set[tuple[int, float]] | None = None  # (job, start) of runs that are written down
 
-    def add(self, jobs: Iterable[SlurmJob], private: bool) -> int:
-        """Write down the runs of jobs that hold GPUs and are not known yet; their number. Raises OSError, DataError."""
+    def add(self, jobs: Iterable[SlurmJob], private: bool) -> list[SlurmJob]:
+        """Write down the runs of jobs that hold GPUs and are not known yet; those jobs. Raises OSError, DataError."""
         running = {(job.job_id, job.start_s): job for job in jobs if job.gpus and any(job.gpus.values())}
         if self._known is None:
             self._known = {(one.job_id, one.at_s) for one in _of(_lines(self._path))} if running else set()
@@ -59,7 +59,7 @@ class Starts:
         if new or os.path.lexists(self._path):
             self._append("".join(map(_line, new)), 0o600 if private else 0o644)
         self._known = set(running)
-        return len(new)
+        return new
 
     def _append(self, text: str, mode: int) -> None:
         with contextlib.suppress(FileNotFoundError):

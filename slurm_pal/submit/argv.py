@@ -18,7 +18,7 @@ PAL_VALUES = (
     "goal", "alt", "input", "save-before", "save-times",
 )  # fmt: skip
 PAL_OPTIONAL = ("movable", "observe")
-PAL_FLAGS = ("off", "dry-run", "explain", "json", "watch", "help")
+PAL_FLAGS = ("off", "dry-run", "explain", "json", "watch", "note", "help")
 
 Option = tuple[str, str]
 """(long name, value); the value of a flag is ""."""

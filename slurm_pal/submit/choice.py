@@ -55,6 +55,8 @@ its own, which come before `--` or the script name:
                      have it (the site's table, and what your jobs report by pal have)
   --pal-observe[=S]  measure in the job's first S seconds how much it suffers from slow GPUs,
                      so that later jobs of its name need no class; 0: do not
+  --pal-note         a line at the end of the job's output: on which GPUs it ran, and what Slurm
+                     alone would have given
   --pal-explain      explain on stderr what was decided, and why
   --pal-json         the same as JSON: on stderr, with --pal-dry-run on stdout
   --pal-dry-run      print the exact sbatch command and the reason; submit nothing
@@ -66,7 +68,7 @@ In the script, before its first command:  #PAL class=A   or   #PAL app=resnet50
                                           #PAL checkpoint=touch save; sleep 5
                                           #PAL checkpoint=auto
                                           #PAL save-before=5m save-times=3
-                                          #PAL observe
+                                          #PAL observe note
                                           #PAL elastic=2:6 elastic-partition=guest
                                           #PAL fork=5
                                           #PAL goal=cost
@@ -86,7 +88,7 @@ OBSERVE_S = 300.0
 """How long a job is observed if its user asks for it and neither user nor site states a time."""
 DIRECTIVES = (
     "class", "app", "movable", "checkpoint", "observe", "elastic", "elastic-partition", "elastic-hook", "fork", "goal",
-    "alt", "input", "save-before", "save-times",
+    "alt", "input", "save-before", "save-times", "note",
 )  # fmt: skip
 """What may follow #PAL."""
 _MOST_DIGITS = 9
@@ -123,6 +125,7 @@ class Choice(NamedTuple):
     explain: bool = False
     json: bool = False
     watch: bool = False
+    note: bool = False
     help: bool = False
 
 
@@ -192,7 +195,7 @@ def choice(line: CommandLine) -> Choice:
         input=values.get("input"),
         save_before=values.get("save-before"), save_times=values.get("save-times"),
         off="off" in values, dry_run="dry-run" in values, explain="explain" in values,
-        json="json" in values, watch="watch" in values, help="help" in values,
+        json="json" in values, watch="watch" in values, note="note" in values, help="help" in values,
     )  # fmt: skip
 
 

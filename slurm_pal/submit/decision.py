@@ -181,6 +181,8 @@ def render(made: Record) -> list[str]:
     lines += _considered(sensitivity)
     if made.get("observed_s"):
         lines.append(f"observed in its first {made['observed_s']:g} s")
+    if made.get("note"):
+        lines.append("its output ends with a line about its GPUs")
     if made.get("locality"):
         penalties = ", ".join(f"{factor:.3g}" for factor in made["locality"]["penalties"])
         lines.append(f"locality penalty {penalties} by level of the network: the steps of its earlier jobs showed it")

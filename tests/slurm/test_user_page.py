@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slurm_pal.base.config import load
 from slurm_pal.lab.lab import Lab
+from slurm_pal.publisher.publication import Publisher
 
 from .conftest import short_directory, skip_without_slurm
 from .test_filter import EXPLAIN, PALSUB, Site
 
 pytestmark = pytest.mark.real_slurm
 PATIENCE_S = 60.0
+PAL = EXPLAIN[:-1]
 QUIET = ("--parsable", "-o", "/dev/null")
 
 
@@ -83,3 +88,59 @@ def test_ended_jobs_keep_their_gpus_whoever_placed_them(site: Site) -> None:
     lines = site.run(*EXPLAIN, lists).stdout.splitlines()
     assert len(lines) == 6 and lines[0].startswith("5 jobs with 6 GPUs; the slowest, of job ")
     assert site.run(*EXPLAIN, "9999").returncode == 2 and site.run(*EXPLAIN, "9998,9999").returncode == 2
+
+
+def test_the_note_survives_failure_requeue_and_a_restarted_run(site: Site, tmp_path: Path) -> None:
+    """Also where the job's environment is hostile; the exit status is the script's own."""
+    site.round()
+    (tmp_path / "click.py").write_text("raise SystemExit(1)\n")
+    fails = (
+        "--pal-note",
+        "--gres=gpu:1",
+        f"--export=ALL,PYTHONPATH={tmp_path}",
+        "--wrap",
+        "echo mine; sleep 1; exit 7",
+    )
+    runs = ("--pal-note", "--gres=gpu:1", "--open-mode=append", "-t", "5", "--wrap", "echo run; sleep 300")
+    out = [tmp_path / "fails", tmp_path / "runs"]
+    first, second = (
+        int(site.run(*PALSUB, "--parsable", "-o", str(path), *words).stdout)
+        for path, words in zip(out, (fails, runs), strict=True)
+    )
+    deadline_s = time.monotonic() + PATIENCE_S
+    while "slurm-pal: " not in (out[0].read_text() if out[0].exists() else ""):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+    assert re.fullmatch(
+        r"mine\nslurm-pal: ran on a GPU at 0\.97 of a median GPU's time; Slurm alone would have given 1\.02\n",
+        out[0].read_text(),
+    )
+    ended = site.wait(first, lambda job: job.state == "FAILED")
+    assert ended.exit_code == "7:0"
+    site.wait(second, lambda job: job.state == "RUNNING")
+    inside = site.run("srun", "--overlap", f"--jobid={second}", "-n1", *PAL, "note")
+    assert inside.stdout.startswith("slurm-pal: ran on a GPU at ") and inside.returncode == 0, inside.stderr
+    assert site.run("scontrol", "requeue", str(second)).returncode == 0
+    site.wait(second, lambda job: job.state == "RUNNING" and job.restarts == 1)
+    time.sleep(1.0)
+    assert site.run("scancel", str(second)).returncode == 0
+    gone(site, second)
+    lines = [line for line in out[1].read_text().splitlines() if line.startswith(("run", "slurm-pal: "))]
+    assert [line.partition(" at ")[0] for line in lines] == ["run", "slurm-pal: ran on a GPU"] * 2
+    assert "Slurm alone" in lines[1] and "Slurm alone" not in lines[3]
+
+
+def test_a_site_may_have_the_line_in_admin_comments(site: Site) -> None:
+    config = load(site.env)
+    config.set("submit", "admin_note", True, "test")
+    publisher = Publisher(config, site.client, stays=True)
+    publisher.publish(time.time())
+    number = site.submit("--gres=gpu:1", "-t", "5").job_id
+    site.wait(number, lambda job: job.state == "RUNNING")
+    publisher.publish(time.time())
+    text = site.job(number).admin_comment
+    assert text.startswith("pal:lease=") and text.endswith(
+        "slurm-pal: ran on a GPU at 0.97 of a median GPU's time; Slurm alone would have given 1.02"
+    )
+    assert explained(site, str(number))["filter"]["act"] == "nodelist"
+    site.run("scancel", str(number))

@@ -39,18 +39,18 @@ def decided(slowdown: float | None, node: str = "n9", chosen: bool = True) -> di
             found(1.0, 1.02, 0.99, 1.0), decided(1.31),
             "Your job got 4 GPUs; the slowest is 2 % slower than the median GPU here. "
             "Slurm alone would have given it one 31 % slower than the median",
-            "ran on 4 GPUs, the slowest at 1.02 of a median GPU's time; Slurm alone would have given 1.31",
+            "slurm-pal: ran on 4 GPUs, the slowest at 1.02 of a median GPU's time; Slurm alone would have given 1.31",
         ),
         (
             found(0.95), decided(0.95, "n1"),
             "Your job got 1 GPU; it is 5 % faster than the median GPU here. Slurm alone would have given it the same",
-            "ran on a GPU at 0.95 of a median GPU's time, as Slurm alone would have given",
+            "slurm-pal: ran on a GPU at 0.95 of a median GPU's time, as Slurm alone would have given",
         ),
         (
             found(1.002, None), decided(None),
             "Your job got 2 GPUs; the slowest is as fast as the median GPU here (1 of them never measured). "
             "Slurm alone had no GPUs for it then",
-            "ran on 2 GPUs, the slowest at 1.00 of a median GPU's time",
+            "slurm-pal: ran on 2 GPUs, the slowest at 1.00 of a median GPU's time",
         ),
         (found(None, None), None, "Your job got 2 GPUs; none of them was ever measured", ""),
         (
@@ -59,13 +59,21 @@ def decided(slowdown: float | None, node: str = "n9", chosen: bool = True) -> di
         ),
         (
             found(1.1), decided(None, chosen=False), "Your job got 1 GPU; it is 10 % slower than the median GPU here",
-            "ran on a GPU at 1.10 of a median GPU's time",
+            "slurm-pal: ran on a GPU at 1.10 of a median GPU's time",
         ),
     ],
 )  # fmt: skip
 def test_the_sentence(seen: dict[str, Any], decision: dict[str, Any] | None, text: str, note: str) -> None:
     made = headline("Your job", job(), seen, "?", decision)
     assert (made.text, made.note) == (text, note)
+
+
+def test_what_slurm_chose_by_itself_is_not_compared_with_a_guess_of_that() -> None:
+    """Such as tasks of an array: each went where Slurm sent it."""
+    made = headline("Your job", job(), found(1.4), "A", decided(1.04) | {"action": "none"})
+    assert made.slurm_alone is None and "Slurm alone" not in made.text + made.note
+    none = headline("Your job", job(), found(1.4), "A", decided(None) | {"action": "none"})
+    assert "Slurm alone" not in none.text
 
 
 LEASE = "pal:lease=60;req=;exc=;act=nodelist;set=n1"
@@ -91,7 +99,7 @@ def test_what_slurm_alone_would_have_given_stands_on_the_job(marked: SlurmJob, a
 def test_gpus_that_fail_are_named_and_not_compared() -> None:
     bad = headline("Job 7", job(comment=f"{LEASE};alone=10.000"), found(1.0), "A", None)
     assert bad.text.endswith("Slurm alone would have given it some that were seen to fail")
-    assert bad.note == "ran on a GPU at 1.00 of a median GPU's time"
+    assert bad.note == "slurm-pal: ran on a GPU at 1.00 of a median GPU's time"
 
 
 def test_a_job_without_gpus_says_why() -> None:
