@@ -15,6 +15,8 @@ import pytest
 from slurm_pal.base.config import load
 from slurm_pal.lab.lab import Lab
 from slurm_pal.publisher.publication import Publisher
+from slurm_pal.submit.lease_file import SCHEMA, Lease
+from slurm_pal.submit.watcher import Watcher
 
 from .conftest import short_directory, skip_without_slurm
 from .test_filter import EXPLAIN, PALSUB, Site
@@ -144,3 +146,57 @@ def test_a_site_may_have_the_line_in_admin_comments(site: Site) -> None:
     )
     assert explained(site, str(number))["filter"]["act"] == "nodelist"
     site.run("scancel", str(number))
+
+
+def test_avoiding_slow_gpus_waits_no_longer_than_they_cost(site: Site) -> None:
+    """n3 (1.4) alone is free: a job of a minute waits for .4 x 30 s, and then runs there."""
+    site.clear()
+    full = [site.submit("-w", node, "--gres=gpu:4", "-t", "5").job_id for node in ("n0", "n1", "n2")]
+    for number in full:
+        site.wait(number, lambda job: job.state == "RUNNING")
+    site.round()
+    words = ("--pal-avoid-slow=1.2", "--parsable", "-o", "/dev/null", "--gres=gpu:1", "-t", "1", "--exclude=n2")
+    number = int(site.run(*PALSUB, *words, "--wrap", "sleep 300").stdout)
+    waits = site.job(number)
+    assert waits.state == "PENDING" and waits.exc_nodes == ("n2", "n3") and "set=n2,n3" in waits.comment
+    shown = explained(site, str(number))["decision"]["avoid_slow"]
+    assert (shown["bound"], shown["nodes"], shown["seconds"], shown["refused"]) == (1.2, "n3", 12.0, "")
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (job := site.job(number)).state == "PENDING":
+        assert time.monotonic() < deadline_s
+        site.round()
+        time.sleep(0.5)
+    assert job.nodes == ("n3",) and job.start_s - job.submit_s >= 11
+    assert "kept off n3 for 12 s at most" in site.run(*EXPLAIN, str(number)).stdout
+    refused = site.run(*PALSUB, *QUIET, "--pal-avoid-slow", "-N4", "--gres=gpu:1", "-t", "1", "--wrap", "sleep 1")
+    assert refused.returncode == 0 and refused.stderr.splitlines() == [
+        "palsub: --pal-avoid-slow: submitted as written, since no node would be left that could run it"
+    ]
+    assert site.job(int(refused.stdout)).exc_nodes == ()
+    site.clear()
+
+
+def test_the_users_watcher_takes_node_list_and_exclusion_back(site: Site, tmp_path: Path) -> None:
+    """n1 is taken between decision and start: first the node list ends, then the exclusion."""
+    site.clear()
+    full = [site.submit("-w", node, "--gres=gpu:4", "-t", "5").job_id for node in ("n0", "n1", "n2")]
+    for number in full:
+        site.wait(number, lambda job: job.state == "RUNNING")
+    number = site.client.submit(
+        ["-o", "/dev/null", "--gres=gpu:1", "-t", "5", "-w", "n1", "--exclude=n3"], "#!/bin/sh\nsleep 60\n"
+    )
+    now_s = time.time()
+    lease = Lease(number, now_s, now_s + 2, 1.0, now_s + 60, pinned="n1", excluded="n3", avoid_until_s=now_s + 6)
+    (tmp_path / f"{number}.json").write_text(json.dumps({"schema": SCHEMA, **lease._asdict()}))
+    seen: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+
+    def sleep(seconds: float) -> None:
+        job = site.job(number)
+        if not seen or seen[-1] != (job.req_nodes, job.exc_nodes):
+            seen.append((job.req_nodes, job.exc_nodes))
+        time.sleep(seconds)
+
+    Watcher(str(tmp_path), site.client, sleep=sleep).run()
+    job = site.wait(number, lambda job: job.state == "RUNNING")
+    assert seen[:2] == [(("n1",), ("n3",)), ((), ("n3",))] and (job.nodes, job.exc_nodes) == (("n3",), ())
+    site.clear()
