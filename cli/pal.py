@@ -37,6 +37,7 @@ from slurm_pal.cli.ticks import ticks
 from slurm_pal.cli.top import top_command
 from slurm_pal.cli.trace import trace
 from slurm_pal.cli.trial import trial
+from slurm_pal.cli.whatif import whatif
 from slurm_pal.cli.why_slow import why_slow_command
 from slurm_pal.report import inventory, table
 from slurm_pal.report.power_cap import power_findings
@@ -56,6 +57,7 @@ def pal() -> None:
       pal top                  GPUs, jobs, lists and moves, again and again
       pal report --html F.html what the GPUs are worth, on one page
       pal explain 4711         why job 4711 runs where it runs
+      pal whatif job.sh        when it would start now and on which GPUs, and with other requests
       pal why-slow 4711        which GPU holds job 4711 up
       pal doctor               whether jobs are placed here, what is wrong, and what mends it
       pal lab up               a private Slurm with emulated GPUs to play with
@@ -189,6 +191,7 @@ def _print(lines: list[str], flags: list[tuple[str, ...]], noheader: bool, color
 pal.add_command(admin)
 pal.add_command(lab)
 pal.add_command(explain)
+pal.add_command(whatif)
 pal.add_command(why_slow_command)
 pal.add_command(moves)
 pal.add_command(loans)

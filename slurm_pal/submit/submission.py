@@ -59,7 +59,7 @@ def main(words: list[str], asked: Asked) -> int:
     Raises KeyboardInterrupt when the user interrupts before sbatch has been started.
     """
     try:
-        line = argv_module.parse(words, _SiteOptions())
+        line = argv_module.parse(words, PluginOptions())
         chosen = choices.choice(line)
         if chosen.help:
             from slurm_pal.submit import show
@@ -77,7 +77,7 @@ def main(words: list[str], asked: Asked) -> int:
         asked.end()
 
 
-class _SiteOptions:
+class PluginOptions:
     """Runs `sbatch --help` once, for options that only the site's plug-ins know."""
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class Submission:
         """The plan, or None when the site or the user has switched us off."""
         script = self._read_script()
         if script is not None:
-            script = script.understood(_SiteOptions())
+            script = script.understood(PluginOptions())
             if any(name == "pal-off" for name, _ in script.options.found):
                 return None
         from slurm_pal.submit.asked import likely
@@ -429,7 +429,7 @@ class Submission:
 
             try:
                 observers.check(self._line, os.environ, script, asked)
-                line, changed = observers.observed(self._line, script, config, seconds, _SiteOptions())
+                line, changed = observers.observed(self._line, script, config, seconds, PluginOptions())
                 return line, changed, seconds
             except PalError as error:
                 if asked:
@@ -493,7 +493,7 @@ class Submission:
                 from slurm_pal.submit import note
 
                 words = note.command(config)
-            path, text, sent = checkpoint.wrapped(line, script, command, _SiteOptions(), part, first, saving, words)
+            path, text, sent = checkpoint.wrapped(line, script, command, PluginOptions(), part, first, saving, words)
             if self._choice.dry_run:
                 return moves, saving, self._line, noted
             self._wrapper = path
@@ -599,7 +599,7 @@ class Submission:
 
         made: list[int] = []
         try:
-            self._wrapper, body, sent = elastic.wrapped(wanted, self._line, self._script, base, _SiteOptions())
+            self._wrapper, body, sent = elastic.wrapped(wanted, self._line, self._script, base, PluginOptions())
             checkpoint.write(self._wrapper, body)
             made, trouble = elastic.submit(self._path, elastic.companions(wanted, sent, base))
         except (PalError, OSError) as error:

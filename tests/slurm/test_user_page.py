@@ -200,3 +200,51 @@ def test_the_users_watcher_takes_node_list_and_exclusion_back(site: Site, tmp_pa
     job = site.wait(number, lambda job: job.state == "RUNNING")
     assert seen[:2] == [(("n1",), ("n3",)), ((), ("n3",))] and (job.nodes, job.exc_nodes) == (("n3",), ())
     site.clear()
+
+
+def test_whatif_says_when_and_where_and_changes_nothing(site: Site, tmp_path: Path) -> None:
+    site.clear()
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/bash\n#SBATCH --gres=gpu:2 -t 10 -o /dev/null\nsleep 60\n")
+
+    def asked(*words: str) -> dict[str, Any]:
+        done = site.run(*PAL, "whatif", *words, "--json")
+        assert done.returncode == 0, done.stderr
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
+
+    before = site.run("squeue", "-h", "-t", "all", "-o", "%A").stdout
+    told = asked("--exclude", "slow=1.2", str(script))
+    rows = {row["kind"]: row for row in told["variants"]}
+    assert (rows["as written"]["gpus"], rows["as written"]["slowdown"]) == ("n1:0,1", 0.97)
+    assert rows["fewer"]["options"] == {"gres": "gpu:1"} and rows["shorter"]["options"] == {"time": "5"}
+    assert rows["later"]["wait_s"] > 60 or time.localtime().tm_hour == 22
+    assert told["avoided"]["nodes"] == ["n3"] and rows["without"]["wait_s"] == 0
+    assert told["slurm_commands"] == 4 + len(rows)
+    assert site.run("squeue", "-h", "-t", "all", "-o", "%A").stdout == before
+    full = [site.submit("-w", node, "--gres=gpu:4", "-t", "5").job_id for node in ("n0", "n1", "n2")]
+    for number in full:
+        site.wait(number, lambda job: job.state == "RUNNING")
+    waits = site.submit("--gres=gpu:4", "-t", "10", "-w", "n1").job_id
+    site.wait(waits, lambda job: job.start_s > time.time())
+    of_job = asked(str(waits))
+    own = of_job["variants"][0]
+    assert 60 < own["wait_s"] <= 300 and own["nodes"] == ["n1"] and own["gpus"] is None
+    site.run("scancel", str(waits))
+    text = site.run(*PAL, "whatif", str(script)).stdout
+    assert text.startswith(
+        "As written the job starts now on n3:0,1, the slowest GPU 40 % slower than the median GPU here"
+    )
+    lost = site.run(*PAL, "whatif", "--exclude", "slow=1.2", "--", "--gres=gpu:4", "-t", "10", "--wrap", "true").stdout
+    assert lost.startswith(
+        "Avoiding GPUs slower than 1.2 gives up 4 of 16 GPUs (25 %): n3, where 4 GPUs are such; for "
+    )
+    assert "it waits 5 min longer" in lost.splitlines()[0] or "it waits 4 min longer" in lost.splitlines()[0], lost
+    for words, said in (
+        (["no-such.sh"], "script no-such.sh was not found"), (["99999"], "job 99999 is unknown"),
+        (["--at", "now;x", str(script)], "--at 'now;x' is not a time"), ([], "name a job, a script, or --exclude"),
+        (["--exclude", "fast"], "is neither slow"),
+    ):  # fmt: skip
+        done = site.run(*PAL, "whatif", *words)
+        assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    site.clear()

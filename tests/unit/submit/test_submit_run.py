@@ -890,7 +890,11 @@ def test_with_a_live_daemon_a_stated_class_is_written_on_the_job(scored: Site) -
         assert done.returncode == 0 and done.stderr == b""
     first, second, third = (job["comment"] for job in json.loads((scored.root / "fake.json").read_text())["jobs"])
     word = "pal:job=A;from=--pal-class"
-    assert first == f"pal:lease=360;req=;exc=;act=nodelist;set=n1;alone=1.100 {word}" and second == "mine" and third == word
+    assert (
+        first == f"pal:lease=360;req=;exc=;act=nodelist;set=n1;alone=1.100 {word}"
+        and second == "mine"
+        and third == word
+    )
 
 
 def test_a_comment_without_room_keeps_its_text(site: Site) -> None:
