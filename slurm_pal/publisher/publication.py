@@ -28,7 +28,7 @@ from slurm_pal.leases.pinned import Remembered
 from slurm_pal.publisher.job_notes import JobNotes
 from slurm_pal.publisher.observed import collector
 from slurm_pal.publisher.standing import standing
-from slurm_pal.publisher.table import applications, records
+from slurm_pal.publisher.table import applications, avoided, records
 from slurm_pal.slurm.client import LAST_S, Overview, SlurmClient
 from slurm_pal.slurm.parse import whole
 from slurm_pal.store import gpus_text, heartbeat, lua_table, snapshot, starts, sure_labels, user_files
@@ -38,6 +38,8 @@ from slurm_pal.store.sure_labels import SureLabels
 from slurm_pal.submit.market import read as read_market
 
 LATEST_S = 2.0**40  # a moment after the end of every lease, Unix seconds
+LEAST_AVOIDED = 0.02
+"""A GPU that is slower than the median by less is in nobody's way."""
 BEAT_S = 3.0
 """Between two heartbeats; palsub believes one for three times as long."""
 AGE, LEAST_AGE_S = 2.5, 10.0
@@ -160,6 +162,7 @@ def write_table(
     # What changed in Slurm in the second of the question may be missing from its answer.
     header = Header(_epoch(path, asked_s), int(asked_s), min(config.number("filter", "max_age_s"), max_age_s), clears)
     found = records(answers, config, scores.epoch, slurm, market, hourly)
+    found |= avoided(overview.nodes, scores, 1.0 + LEAST_AVOIDED)
     size = _replace(config, header, found | dict(measured or {}))
     pools = len(set(answers.pools.values()))
     return Written(path, size, header, pools, len(answers.nodes), answers.policy, tuple(notes))

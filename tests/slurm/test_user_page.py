@@ -19,7 +19,7 @@ from slurm_pal.submit.lease_file import SCHEMA, Lease
 from slurm_pal.submit.watcher import Watcher
 
 from .conftest import short_directory, skip_without_slurm
-from .test_filter import EXPLAIN, PALSUB, Site
+from .test_filter import BATCH, EXPLAIN, PALSUB, Site
 
 pytestmark = pytest.mark.real_slurm
 PATIENCE_S = 60.0
@@ -247,4 +247,21 @@ def test_whatif_says_when_and_where_and_changes_nothing(site: Site, tmp_path: Pa
     ):  # fmt: skip
         done = site.run(*PAL, "whatif", *words)
         assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    site.clear()
+
+
+def test_the_filter_avoids_slow_gpus_for_those_who_want_it(site: Site) -> None:
+    site.clear()
+    words = (*BATCH, "--gres=gpu:1", "-t", "1", "--exclude=n2", "--wrap", "sleep 300")
+    done = site.run("env", "SLURM_PAL_AVOID_SLOW=1.2", *words)
+    job = site.wait(int(done.stdout), lambda job: job.state == "RUNNING")
+    assert job.nodes == ("n1",) and job.exc_nodes == ("n2", "n3") and done.stderr == ""
+    told = explained(site, str(job.job_id))
+    assert told["filter"]["avoid"] == "1.2" and told["verdict"]["slurm_alone"] == 1.02
+    all_nodes = ("-N4", "--gres=gpu:1", "-t", "1", "--wrap", "true")
+    done = site.run("env", "SLURM_PAL_AVOID_SLOW=1", *BATCH, *all_nodes)
+    assert done.returncode == 0 and "avoid-slow: submitted as written" in done.stderr, done.stderr
+    assert site.job(int(done.stdout)).exc_nodes == ()
+    text = site.run(*EXPLAIN, done.stdout.strip()).stdout
+    assert "GPUs slower than 1.1 are to be avoided: submitted as written" in text
     site.clear()
