@@ -101,7 +101,12 @@ def find_jobs(client: SlurmClient, named: Sequence[JobName]) -> list[FoundJob]:
                 text = f"array {array} has no such task, or Slurm has forgotten it"
                 trouble |= dict.fromkeys(missing, text)
         numbers |= {name: name.job_id for name in named if name.task is None}
-        jobs = client.jobs_of(list(dict.fromkeys(numbers.values())))
+        wanted = list(dict.fromkeys(numbers.values()))
+        if len(wanted) == 1:
+            one = client.job(wanted[0])
+            jobs = {wanted[0]: one} if one is not None else {}
+        else:
+            jobs = client.jobs_of(wanted)
     except SlurmError as error:
         return [FoundJob(numbers.get(name, name.job_id), None, one_line(error)) for name in named]
     return [

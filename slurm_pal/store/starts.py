@@ -68,9 +68,11 @@ class Starts:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self._path, flags, 0o600)
         try:
-            if os.fstat(descriptor).st_mode & 0o777 != mode:
-                os.fchmod(descriptor, mode)
+            info = os.fstat(descriptor)
+            if not info.st_size:
                 hand_to_slurm_user(descriptor)
+            if info.st_mode & 0o777 != mode:
+                os.fchmod(descriptor, mode)
                 with contextlib.suppress(FileNotFoundError):
                     os.chmod(self._path + _OLDER, mode)
             os.write(descriptor, text.encode())
