@@ -95,6 +95,12 @@ KEYS: dict[str, dict[str, Key]] = {
             "",
             "live prices, CSV of partition,price of a GPU hour,Unix time; newer than a day they count before [prices]",
         ),
+        "avoid_slow": Key(1.1, "bound of --pal-avoid-slow where users state none: a slowdown", minimum=1.001),
+        "admin_note": Key(
+            False,
+            "say for people in the admin comment of each job on which GPUs it runs, once it has started "
+            "(pal publish-table --every, pal-rebalance --daemon --act)",
+        ),
         "save_times_max": Key(
             100, "how often at most a job is continued after its time limit (palsub --pal-save-before)", minimum=0
         ),

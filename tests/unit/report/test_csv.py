@@ -31,6 +31,8 @@ from ...doubles.records_factory import NOW_S, record
 
 NO_TABLE = {
     "pal ack": "says a word to the tick",
+    "pal note": "one line for a job's output",
+    "pal whatif": "a sentence, and a few ways to submit one job",
     "pal have": "reports, shows nothing",
     "pal admin install": "steps that are shown or taken",
     "pal admin uninstall": "steps that are shown or taken",
