@@ -221,7 +221,7 @@ def test_whatif_says_when_and_where_and_changes_nothing(site: Site, tmp_path: Pa
     assert rows["later"]["wait_s"] > 60 or time.localtime().tm_hour == 22
     assert told["avoided"]["nodes"] == ["n3"] and rows["without"]["wait_s"] == 0
     assert told["slurm_commands"] == 4 + len(rows)
-    assert site.run("squeue", "-h", "-t", "all", "-o", "%A").stdout == before
+    assert set(site.run("squeue", "-h", "-t", "all", "-o", "%A").stdout.split()) <= set(before.split())  # none is new
     full = [site.submit("-w", node, "--gres=gpu:4", "-t", "5").job_id for node in ("n0", "n1", "n2")]
     for number in full:
         site.wait(number, lambda job: job.state == "RUNNING")
