@@ -30,6 +30,7 @@ from slurm_pal.cli.progress import ack, progress
 from slurm_pal.cli.publish import publish_table
 from slurm_pal.cli.recipes import recipes
 from slurm_pal.cli.report import heatmap, report
+from slurm_pal.cli.setup import setup_command
 from slurm_pal.cli.simulate.command import simulate
 from slurm_pal.cli.throughputs import throughputs
 from slurm_pal.cli.ticks import ticks
@@ -56,6 +57,7 @@ def pal() -> None:
       pal report --html F.html what the GPUs are worth, on one page
       pal explain 4711         why job 4711 runs where it runs
       pal why-slow 4711        which GPU holds job 4711 up
+      pal setup                slurm-pal on this site, by one command; --undo takes it back
       pal doctor               whether jobs are placed here, what is wrong, and what mends it
       pal lab up               a private Slurm with emulated GPUs to play with
     """
@@ -186,6 +188,7 @@ def _print(lines: list[str], flags: list[tuple[str, ...]], noheader: bool, color
 
 
 pal.add_command(admin)
+pal.add_command(setup_command)
 pal.add_command(lab)
 pal.add_command(explain)
 pal.add_command(why_slow_command)
