@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 
 import click
 
@@ -42,13 +43,8 @@ def doctor(context: click.Context, nagios: bool, as_csv: bool, as_json: bool, co
     """
     if nagios and (as_csv or as_json):
         raise UsageError("--nagios prints a line of its own: leave out --csv and --json")
-    client = _client()
-    findings = [*examine(client, time.time()), *_installed(time.time())]
-    placed = None
-    with contextlib.suppress(SlurmError, MissingPackageError):  # reported by the checks
-        placed = placing.count(client.jobs())
-    answer = placing.verdict(findings, placed)
-    findings.insert(0, answer)
+    findings, placed = examined(time.time())
+    answer = findings[0]
     failed = any(finding.level == "fail" for finding in findings)
     if nagios:
         code, line = placing.nagios(findings, placed)
@@ -66,11 +62,25 @@ def doctor(context: click.Context, nagios: bool, as_csv: bool, as_json: bool, co
     elif as_csv:
         common.print_csv(CheckResult._fields, [finding._asdict() for finding in findings])
     else:
-        colored = common.use_color(color)
-        for finding in findings:
-            mark, tint = _MARKS[finding.level]
-            common.say_finding(f"{mark:4}", tint, f"{finding.topic:11}  {finding.text}", finding.mend, colored)
+        show(findings, common.use_color(color))
     context.exit(Exit.FAILED if failed else Exit.OK)
+
+
+def examined(now_s: float) -> tuple[list[CheckResult], placing.Placed | None]:
+    """All checks, the verdict first, and the jobs that were placed; None where Slurm does not say."""
+    client = _client()
+    findings = [*examine(client, now_s), *_installed(now_s)]
+    placed = None
+    with contextlib.suppress(SlurmError, MissingPackageError):  # reported by the checks
+        placed = placing.count(client.jobs())
+    return [placing.verdict(findings, placed), *findings], placed
+
+
+def show(findings: Sequence[CheckResult], colored: bool) -> None:
+    """One line for each, and what mends it."""
+    for finding in findings:
+        mark, tint = _MARKS[finding.level]
+        common.say_finding(f"{mark:4}", tint, f"{finding.topic:11}  {finding.text}", finding.mend, colored)
 
 
 def _installed(now_s: float) -> list[CheckResult]:

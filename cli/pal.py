@@ -31,6 +31,7 @@ from slurm_pal.cli.progress import ack, progress
 from slurm_pal.cli.publish import publish_table
 from slurm_pal.cli.recipes import recipes
 from slurm_pal.cli.report import heatmap, report
+from slurm_pal.cli.setup import setup_command
 from slurm_pal.cli.simulate.command import simulate
 from slurm_pal.cli.throughputs import throughputs
 from slurm_pal.cli.ticks import ticks
@@ -59,6 +60,7 @@ def pal() -> None:
       pal explain 4711         why job 4711 runs where it runs
       pal whatif job.sh        when it would start now and on which GPUs, and with other requests
       pal why-slow 4711        which GPU holds job 4711 up
+      pal setup                slurm-pal on this site, by one command; --undo takes it back
       pal doctor               whether jobs are placed here, what is wrong, and what mends it
       pal lab up               a private Slurm with emulated GPUs to play with
     """
@@ -189,6 +191,7 @@ def _print(lines: list[str], flags: list[tuple[str, ...]], noheader: bool, color
 
 
 pal.add_command(admin)
+pal.add_command(setup_command)
 pal.add_command(lab)
 pal.add_command(explain)
 pal.add_command(whatif)

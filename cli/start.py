@@ -16,7 +16,7 @@ ALONE = {
     "moves": "moves", "loans": "loans", "costs": "costs", "lab": "lab",
     "report": "report", "heatmap": "report", "simulate": "simulate.command", "trace": "trace", "trial": "trial",
     "throughputs": "throughputs", "ticks": "ticks", "compare": "compare", "top": "top", "publish-table": "publish",
-    "admin": "admin",
+    "admin": "admin", "setup": "setup",
 }  # fmt: skip
 """Command of `pal` -> the module that it can be loaded from without the others."""
 

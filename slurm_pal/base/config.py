@@ -399,9 +399,14 @@ def load(environ: dict[str, str] | None = None) -> Config:
     return config
 
 
+def site_file(env: Mapping[str, str]) -> str:
+    """The path of the site's own settings, whether it exists or not."""
+    return env.get("SLURM_PAL_CONFIG") or os.path.join(os.path.dirname(slurm_conf()), "pal.toml")
+
+
 def config_files(env: dict[str, str]) -> list[str]:
     """The configuration files that exist, weakest first."""
-    site = env.get("SLURM_PAL_CONFIG") or os.path.join(os.path.dirname(slurm_conf()), "pal.toml")
+    site = site_file(env)
     found = [site] if os.path.exists(site) or env.get("SLURM_PAL_CONFIG") else []
     parts = os.path.join(os.path.dirname(site), "pal.d")
     if os.path.isdir(parts):

@@ -148,6 +148,20 @@ def inside(work: Path, args: argparse.Namespace) -> None:
     print(json.dumps({"lines_s": took, "doctor": healthy.returncode, "jobs": found, "waiting": waits}))
 
 
+def in_namespaces(program: str, *words: str) -> dict[str, object]:
+    """What `program --inside DIR words` prints last, as JSON, in namespaces of its own, where DIR is empty."""
+    if os.geteuid() != 0:
+        sys.exit(f"{program} needs root for its namespaces")
+    with tempfile.TemporaryDirectory(prefix="pal") as work:
+        own = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, program]
+        done = subprocess.run([*own, "--inside", work, *words], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(done.returncode)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(result, dict)
+    return result
+
+
 def show(result: dict[str, object]) -> None:
     rows = result["jobs"]
     assert isinstance(rows, list)
@@ -174,15 +188,7 @@ def main() -> None:
     if args.inside:
         inside(Path(args.inside), args)
         return
-    if os.geteuid() != 0:
-        sys.exit("first_use.py needs root for its namespaces")
-    with tempfile.TemporaryDirectory(prefix="pal") as work:
-        own = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, __file__]
-        words = ["--inside", work, "--jobs", str(args.jobs), "--seed", str(args.seed), "--watch", args.watch]
-        done = subprocess.run([*own, *words], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(done.returncode)
-    result = json.loads(done.stdout.splitlines()[-1])
+    result = in_namespaces(__file__, "--jobs", str(args.jobs), "--seed", str(args.seed), "--watch", args.watch)
     print(json.dumps(result)) if args.json else show(result)
 
 

@@ -55,6 +55,7 @@ NO_TABLE = {
     "pal progress": "says a word to the tick",
     "pal publish-table": "one line",
     "pal report": "a page of sentences and pictures; its tables are those of pal gpus and pal compare",
+    "pal setup": "steps that are shown or taken",
     "pal trace convert": "writes a CSV of its own",
     "pal trace generate": "writes a CSV of its own",
     "pal trace hash": "copies a file",

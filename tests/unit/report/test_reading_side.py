@@ -15,12 +15,13 @@ from slurm_pal.admin.shipped import lua_files
 from slurm_pal.base import state
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, UsageError
+from slurm_pal.base.file_system import file_system
 from slurm_pal.base.jobs import Asks
 from slurm_pal.cli import explain as explain_command
 from slurm_pal.cli.job_names import JobName
 from slurm_pal.cli.pal import pal
 from slurm_pal.journal import paths
-from slurm_pal.report import actual, doctor, inventory, placing, table
+from slurm_pal.report import actual, inventory, placing, table
 from slurm_pal.report.check_result import CheckResult
 from slurm_pal.report.doctor import examine
 from slurm_pal.slurm.cli import CliClient
@@ -270,14 +271,14 @@ def test_a_spool_on_a_disk_of_this_host_is_doubted_until_results_come(
 ) -> None:
     publish(site, scores(*((node, 0) for node in measured or ("here",))))
     monkeypatch.setattr("socket.gethostname", lambda: "here.example.org")
-    monkeypatch.setattr("slurm_pal.report.doctor._file_system", lambda path: kind)
+    monkeypatch.setattr("slurm_pal.report.doctor.file_system", lambda path: kind)
     (finding,) = [f for f in examine(CliClient(FakeSlurm()), NOW_S) if f.topic == "spool"]
     assert finding.level == level and str(site / "spool") in finding.text
 
 
 def test_the_file_system_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
-    assert doctor._file_system("/proc/nosuch") == "proc"
-    assert doctor._file_system(str(tmp_path / "a" / "b")) == doctor._file_system(str(tmp_path)) != ""
+    assert file_system("/proc/nosuch") == "proc"
+    assert file_system(str(tmp_path / "a" / "b")) == file_system(str(tmp_path)) != ""
 
 
 def test_doctor_checks_filter_and_plug_in(site: Path) -> None:
