@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What a site gets that types README's lines of installation as they stand: how many of 50 mixed jobs palsub places.
+"""What a site gets that installs by hand as docs/admin.md has it: how many of 50 mixed jobs palsub places.
 
     python tests/bench/first_use.py [--jobs 50] [--seed 1] [--watch never] [--json]
 
 Runs as root in namespaces of its own, in which /opt, /usr/local and /var/lib are overlays and /etc/slurm is the
 configuration of a fresh lab of 8 x 4 emulated GPUs that the user slurm runs; nothing stays on the machine.
-The lines are read from README.md and given to a shell, word for word, in a copy of the committed tree. `sudo -u slurm`
+The lines are read from the page and given to a shell, word for word, in a copy of the committed tree. `sudo -u slurm`
 is a script of two lines, since the machine may have no sudo. A lab runs jobs of its own user only, so slurm submits.
 A job counts as placed if palsub named nodes, excluded some or asked for a preference.
 """
@@ -44,9 +44,9 @@ MIX = (
 """Weights and requests: of 50 jobs 49 ask for GPUs, two of them are arrays, which are never pinned."""
 
 
-def readme_lines() -> list[str]:
+def installing_lines() -> list[str]:
     """The lines of installation, and the one that puts palsub into PATH."""
-    text = (ROOT / "README.md").read_text().partition("\n## Install on a cluster")[2]
+    text = (ROOT / "docs/admin.md").read_text().partition("\n## By hand")[2]
     block = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
     link = re.search(r"`(ln -s [^`]*palsub[^`]*)`", text)
     assert block and link
@@ -123,7 +123,7 @@ def inside(work: Path, args: argparse.Namespace) -> None:
     site = Site(work)
     site.prepare()
     took: dict[str, float] = {}
-    first, *rest = readme_lines()
+    first, *rest = installing_lines()
     for line in (first, *rest):
         started = time.monotonic()
         doctor = "pal doctor" in line  # says what is still missing
