@@ -42,8 +42,8 @@ def doctor(context: click.Context, nagios: bool, as_csv: bool, as_json: bool, co
     """
     if nagios and (as_csv or as_json):
         raise UsageError("--nagios prints a line of its own: leave out --csv and --json")
-    client = _client()
-    findings = [*examine(client, time.time()), *_installed(time.time())]
+    client, trouble = _client()
+    findings = [*examine(client, time.time()), *trouble, *_installed(time.time())]
     placed = None
     with contextlib.suppress(SlurmError, MissingPackageError):  # reported by the checks
         placed = placing.count(client.jobs())
@@ -97,9 +97,14 @@ def _installed(now_s: float) -> list[CheckResult]:
     return found
 
 
-def _client() -> SlurmClient:
-    """The site's backend, or the command line where the settings are at fault."""
+def _client() -> tuple[SlurmClient, list[CheckResult]]:
+    """The site's backend, or the command line where its settings are at fault, which `examine` or the result says."""
     try:
-        return connect(settings.load(), timeout_s=15.0)
+        config = settings.load()
     except ConfigError:
-        return CliClient(timeout_s=15.0)
+        return CliClient(timeout_s=15.0), []
+    try:
+        return connect(config, timeout_s=15.0), []
+    except ConfigError as error:
+        wrong = CheckResult("fail", "settings", one_line(error), "correct the file or unset the variable")
+        return CliClient(timeout_s=15.0), [wrong]
