@@ -155,7 +155,7 @@ def test_a_token_that_slurmctld_refuses_is_named_as_a_reason() -> None:
     with RestServer({OPENAPI: offers(38), "/slurm/v0.0.38/nodes": refused}) as server:
         with pytest.raises(SlurmError, match=r"Unspecified error \(so it is also with a token that has expired"):
             client_of(server, "old").nodes()
-        with pytest.raises(SlurmError, match="Unspecified error$"):
+        with pytest.raises(SlurmError, match=r"Unspecified error$"):
             client_of(server).nodes()
 
 
