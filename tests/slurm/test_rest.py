@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -58,10 +58,15 @@ class Site:
             assert time.monotonic() < deadline_s, self.cli.jobs()
             time.sleep(0.05)
 
-    def post(self, script: str, **fields: object) -> dict[str, Any]:
-        """Submit as any client of slurmrestd would."""
+    def post(self, script: str, gres: str, environment: Mapping[str, str]) -> dict[str, Any]:
+        """Submit as any client of slurmrestd would, in the form of its newest version."""
         version = max(path.split("/")[2] for path in self.get("/openapi/v3")["paths"] if path.startswith("/slurm/v"))
-        job = {"name": "by-rest", "current_working_directory": "/", "standard_output": "/dev/null", **fields}
+        job: dict[str, object] = {"name": "by-rest", "current_working_directory": "/", "standard_output": "/dev/null"}
+        if version > "v0.0.38":
+            pairs = [f"{name}={value}" for name, value in environment.items()]
+            job |= {"tres_per_node": f"gres/{gres}", "environment": pairs}
+        else:
+            job |= {"gres": gres, "environment": environment}
         return self.get(f"/slurm/{version}/job/submit", {"script": script, "job": job})
 
     def get(self, path: str, body: object = None) -> dict[str, Any]:
