@@ -167,6 +167,10 @@ def test_the_backends_agree(site: Site) -> None:
         time.sleep(1.5)  # a pass of backfill may still change reasons
         for words in ({}, {"marked": True, "reservations": True}, {"marked": True, "whole": frozenset({"gpu"})}):
             told, seen = site.cli.overview(**words), site.rest.overview(**words)
+            if not any(partition.default for partition in seen.partitions):  # v0.0.42 does not show these two
+                assert site.cli.version() >= (24, 11)
+                less = tuple(one._replace(default=False, preempt="") for one in told.partitions)
+                told = told._replace(partitions=less)
             assert seen._replace(jobs=()) == told._replace(jobs=()), words
             assert [job.job_id for job in seen.jobs] == sorted(job.job_id for job in told.jobs)
         assert seen.reservations == {} and site.rest.overview(reservations=True).reservations == {"now": ("n3",)}
