@@ -132,6 +132,9 @@ class Lab:
         d.check_name()
         programs, user = find_programs(accounting, rest), account_name()
         version = slurm_version(programs["slurmctld"])
+        if rest and releases.has(version, "slurmrestd refuses SlurmUser"):
+            text = f"slurmrestd of Slurm {releases.text(version)} runs neither as root nor as SlurmUser, whose a lab is"
+            raise UsageError(f"--rest: {text}; leave out --rest, or use Slurm 24.11 or older")
         names = node_names(nodes)
         chosen = partition_file.read(partitions, names, version, accounting) if partitions else None
         network, text = _network(topology, names, version) if topology else (Topology(), "")

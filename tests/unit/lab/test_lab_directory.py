@@ -282,6 +282,17 @@ def test_slurmrestd_is_one_more_package_and_has_the_plug_in_of_its_release(
     assert plugins == ["openapi/v0.0.38", "openapi/slurmctld"]
 
 
+def test_a_release_whose_slurmrestd_no_lab_can_run_is_refused_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_pal.lab.lab.find_programs", lambda *_: {"slurmctld": "slurmctld"})
+    monkeypatch.setattr("slurm_pal.lab.lab.slurm_version", lambda _: (26, 5))
+    monkeypatch.setattr(LabDirectory, "check_name", lambda self: None)  # tmp_path may be too long
+    with pytest.raises(UsageError, match=r"^--rest: slurmrestd of Slurm 26.05 runs neither as root nor as SlurmUser"):
+        Lab.up(str(tmp_path / "lab"), rest=True)
+    assert not (tmp_path / "lab").exists()
+
+
 def test_daemons_are_found_outside_the_path_of_an_ordinary_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
