@@ -90,10 +90,14 @@ class RestClient:
         return rows(body.get("jobs"))
 
     def task(self, array_id: int, index: int) -> int | None:
-        tasks = [row for row in self._one(array_id) if number(row.get("array_job_id")) == array_id]
-        own = (number(row.get("job_id")) for row in tasks if number(row.get("array_task_id")) == index)
-        waits = any(rest_nouns.has_task(row, index) for row in tasks)
-        return next(own, array_id if waits else None)
+        return self.tasks(array_id, [index]).get(index)
+
+    def tasks(self, array_id: int, indexes: Sequence[int]) -> dict[int, int]:
+        """Of those of these tasks of an array that exist the job ids: their own, or the array's for one that waits."""
+        rows_of = [row for row in self._one(array_id) if number(row.get("array_job_id")) == array_id]
+        found = {n: array_id for n in indexes if any(rest_nouns.has_task(row, n) for row in rows_of)}
+        own = {number(row.get("array_task_id")): number(row.get("job_id")) for row in rows_of}
+        return found | {n: job_id for n in indexes if (job_id := own.get(n)) is not None}
 
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
         me = os.geteuid()

@@ -127,7 +127,7 @@ def test_tasks_of_an_array() -> None:
     ]  # fmt: skip
     with RestServer({OPENAPI: offers(38), "/slurm/v0.0.38/job/17": told({"jobs": rows})}) as server:
         client = client_of(server)
-        assert [client.task(17, index) for index in (2, 5, 9, 3, 11)] == [19, 17, 17, None, None]
+        assert client.tasks(17, [2, 5, 9, 3, 11]) == {2: 19, 5: 17, 9: 17}
 
 
 def test_reservations_that_are_active() -> None:
