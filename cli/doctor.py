@@ -68,8 +68,8 @@ def doctor(context: click.Context, nagios: bool, as_csv: bool, as_json: bool, co
 
 def examined(now_s: float) -> tuple[list[CheckResult], placing.Placed | None]:
     """All checks, the verdict first, and the jobs that were placed; None where Slurm does not say."""
-    client = _client()
-    findings = [*examine(client, now_s), *_installed(now_s)]
+    client, trouble = _client()
+    findings = [*examine(client, now_s), *trouble, *_installed(now_s)]
     placed = None
     with contextlib.suppress(SlurmError, MissingPackageError):  # reported by the checks
         placed = placing.count(client.jobs())
@@ -107,9 +107,14 @@ def _installed(now_s: float) -> list[CheckResult]:
     return found
 
 
-def _client() -> SlurmClient:
-    """The site's backend, or the command line where the settings are at fault."""
+def _client() -> tuple[SlurmClient, list[CheckResult]]:
+    """The site's backend, or the command line where its settings are at fault, which `examine` or the result says."""
     try:
-        return connect(settings.load(), timeout_s=15.0)
+        config = settings.load()
     except ConfigError:
-        return CliClient(timeout_s=15.0)
+        return CliClient(timeout_s=15.0), []
+    try:
+        return connect(config, timeout_s=15.0), []
+    except ConfigError as error:
+        wrong = CheckResult("fail", "settings", one_line(error), "correct the file or unset the variable")
+        return CliClient(timeout_s=15.0), [wrong]

@@ -66,7 +66,7 @@ def lab() -> None:
 
     Needs no root and writes no file outside its directory.
     Debian packages: slurmctld slurmd slurm-client munge; for --accounting also
-    slurmdbd mariadb-server-core mariadb-client-core.
+    slurmdbd mariadb-server-core mariadb-client-core, for --rest slurmrestd.
     """
 
 
@@ -88,6 +88,7 @@ def lab() -> None:
     "--filter", "submit_filter", is_flag=True, help="With the submit filter, and the SPANK plug-in if it can be built."
 )
 @click.option("--accounting", is_flag=True, help="With slurmdbd and MariaDB: sacct, accounts, QOS, fair share.")
+@click.option("--rest", is_flag=True, help="With slurmrestd on the socket DIR/run/rest.sock.")
 @click.option("--partitions", metavar="FILE", help="Partitions and preemption from a TOML file (docs/lab.md).")
 @click.option("--topology", metavar="FILE", help="Switches or blocks of the nodes, a topology.conf (docs/lab.md).")
 @click.option(

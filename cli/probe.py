@@ -53,8 +53,8 @@ def probe_command(patience: float, as_json: bool, words: tuple[str, ...]) -> Non
     and writes its files. The class is kept, and palsub uses it for jobs of this name.
     """
     config = settings.load()
+    client = connect(config, timeout_s=TIMEOUT_S, changes=True)
     made = probe.prepared(list(words), os.environ, config, _site_options)
-    client = connect(config, timeout_s=TIMEOUT_S)
     with until_signal() as woken:
         number = _submitted(made)
         common.say(f"pal: probe of {made.name}: job {number}", err=True)

@@ -47,13 +47,13 @@ def heatmap(nodelist: str | None, sensitivity: str, output: str | None, color: s
     """
     kind = _kind(output) if output else None
     output_file.check_place(output)
-    rows = reading.gpu_rows(nodelist)
+    snapshot, rows, _ = reading.site(nodelist)
     if not rows:
         raise DataError("neither Slurm nor the snapshot knows any GPU: see pal doctor")
     if output and kind:
         from slurm_pal.report.gpus.pictures import single_map
 
-        picture = single_map(rows, sensitivity, (kind,))
+        picture = single_map(rows, sensitivity, (kind,), snapshot.cluster if snapshot else "", time.time())
         if picture.missing:
             raise DataError(f"nothing to draw: {picture.missing}; run pal-profile run")
         output_file.say_written(output, output_file.write(output, picture.images[kind]))

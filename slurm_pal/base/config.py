@@ -50,7 +50,14 @@ KEYS: dict[str, dict[str, Key]] = {
         "backend": Key(
             "cli",
             "how pal and pal-profile ask Slurm; palsub and pal publish-table always use cli",
-            choices=("cli", "pyslurm"),
+            choices=("cli", "pyslurm", "rest"),
+        ),
+        "rest": Key(
+            "unix:/run/slurmrestd.socket",
+            'where slurmrestd listens, for backend "rest": unix:/PATH, http://HOST:PORT or https://HOST:PORT',
+        ),
+        "rest_token": Key(
+            "", "file of mode 0600 with the JSON web token for slurmrestd; $SLURM_JWT comes first, empty: none"
         ),
     },
     "placement": {

@@ -52,6 +52,10 @@ class NotNowError(SlurmError):
     """Slurm refuses at this moment what it may accept in the next: slurmctld is working on the job."""
 
 
+class NotByRestError(SlurmError):
+    """slurmrestd cannot do or show this, whatever the state of Slurm."""
+
+
 class ConfigError(PalError):
     """A configuration file or variable holds something that is not allowed."""
 

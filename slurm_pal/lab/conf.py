@@ -48,6 +48,7 @@ class LabSpec(NamedTuple):
     topology: tuple[str, str] = ("", "")  # plug-in and the text of topology.conf; ("", ""): all nodes alike
     conf_edits: tuple[tuple[str, str], ...] = ()  # pieces of slurm.conf or cgroup.conf, and what stands there instead
     cloud: int = 0  # so many of the nodes, the last ones, are powered down until a job needs them
+    rest: bool = False  # with slurmrestd on a socket in its directory
 
 
 def node_names(nodes: int) -> tuple[str, ...]:

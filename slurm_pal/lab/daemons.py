@@ -16,8 +16,11 @@ from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.ports import is_listening
 from slurm_pal.lab.power import slurmd_argv
 from slurm_pal.lab.processes import write_pids
+from slurm_pal.slurm import releases
 
 _MUNGE_WAIT_S = 10.0
+_REST_UNCHECKED = {"SLURMRESTD_SECURITY": "disable_user_check"}
+"""slurmrestd(8): it may run as SlurmUser or root, whose lab it is. It then hears no other user."""
 _POLL_S = 0.05
 POWERED_DOWN = "idle~"
 NODE_STATES = ("-h", "-a", "-o", "%D %T")  # without the partition in it: each node counts once
@@ -52,6 +55,25 @@ def start(spec: LabSpec, programs: dict[str, str], crew: Crew, deadline_s: float
         crew.spawn(f"slurmd-{node}", slurmd_argv(programs["slurmd"], node, d.conf))
     write_pids(d.pids, crew.processes())
     _wait_for_idle(spec, programs, crew, deadline_s)
+    if spec.rest:
+        crew.spawn("slurmrestd", slurmrestd_argv(programs["slurmrestd"], spec), _REST_UNCHECKED)
+        write_pids(d.pids, crew.processes())
+        _wait_for_rest(d, crew, deadline_s)
+
+
+def slurmrestd_argv(slurmrestd: str, spec: LabSpec) -> list[str]:
+    """slurmrestd(8) on a socket. Without slurmdbd its own choice of plug-ins is fatal."""
+    plugin = "openapi/slurmctld" if releases.has(spec.version, "one REST plug-in") else "openapi/v0.0.38"
+    d = spec.directory
+    return [slurmrestd, "-f", d.conf, "-a", "rest_auth/local", "-s", plugin, f"unix:{d.rest_socket}"]
+
+
+def _wait_for_rest(d: LabDirectory, crew: Crew, deadline_s: float) -> None:
+    while not os.path.exists(d.rest_socket):
+        crew.check()
+        if time.monotonic() > deadline_s:
+            raise SlurmError(f"slurmrestd made no socket in time; its log: {crew.log_end('slurmrestd')}")
+        time.sleep(0.01)
 
 
 def munged_argv(munged: str, d: LabDirectory) -> list[str]:

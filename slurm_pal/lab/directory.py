@@ -84,6 +84,10 @@ class LabDirectory:
         return self("run", "munge.sock")
 
     @property
+    def rest_socket(self) -> str:
+        return self("run", "rest.sock")
+
+    @property
     def sql_room(self) -> str:
         return self(SQL_ROOM)
 

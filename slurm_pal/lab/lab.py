@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A lab: one private, real Slurm (munged, slurmctld, N slurmds, perhaps mariadbd and slurmdbd) in one directory.
+"""A lab: one private, real Slurm (munged, slurmctld, N slurmds, perhaps more) in one directory.
 
     with Lab.up("/tmp/lab", nodes=8, gpus=4, seed=1) as lab:
         subprocess.run(["sinfo"], env=lab.environ())
@@ -44,7 +44,9 @@ NODES_MAX, GPUS_MAX, PENALTY_MAX = 2000, 64, 100.0
 _PORT_TRIES = 5
 _QUEUE_WAIT_S = 10.0  # KillWait (2 s), the epilog messages, and some patience
 _BROKEN_QUEUE_WAIT_S = 1.5  # the jobs of a dead slurmd never leave the queue
-_ORDER = {"slurmd": 3.0, "job": 1.0, "slurmctld": 3.0, "slurmdbd": 5.0, "mariadbd": 20.0, "munged": 3.0}
+_ORDER = {
+    "slurmrestd": 3.0, "slurmd": 3.0, "job": 1.0, "slurmctld": 3.0, "slurmdbd": 5.0, "mariadbd": 20.0, "munged": 3.0,
+}  # fmt: skip
 """Kind of process -> how long it may take to end, s. A slurmctld whose slurmds died tries to reach them first;
 mariadbd writes its tables."""
 _SWEEPS = 10
@@ -60,7 +62,7 @@ class LabStatus(NamedTuple):
     seed: int
     slurm: str  # release, like "22.05"
     port: int  # slurmctld's
-    daemons: dict[str, int]  # munged, slurmctld, slurmd, with accounting mariadbd and slurmdbd -> how many live
+    daemons: dict[str, int]  # munged, slurmctld, slurmd, what else it was started with -> how many live
     node_states: dict[str, int]
     jobs: dict[str, int]  # state -> number of jobs in the queue
 
@@ -102,6 +104,7 @@ class Lab:
         locality_penalties: Sequence[float] = (LOCALITY_PENALTY,),
         accounting: bool = False,
         cloud: int = 0,
+        rest: bool = False,
         conf_edits: Sequence[tuple[str, str]] = (),
     ) -> Lab:
         """Start a lab of `nodes` nodes with `gpus` GPUs each and wait until all are idle.
@@ -113,6 +116,7 @@ class Lab:
         factors by which work across nodes takes longer: on one leaf, below a switch of level 1, ...; the last goes on.
         `accounting` adds MariaDB and slurmdbd, accounts, QOS and fair share (see lab/accounting.py).
         `cloud` nodes, the last ones, are powered down until a job needs them (see lab/power.py).
+        `rest` adds slurmrestd on a socket in the directory.
         `conf_edits` are pieces of slurm.conf, each with what stands there instead (see lab/conf.py).
 
         Raises MissingPackageError, UsageError, DataError (GPU table), BusyError (a lab runs
@@ -126,8 +130,11 @@ class Lab:
             raise UsageError(f"--wait-s {wait_s:g} must be a number of seconds up to a day")
         d = LabDirectory(directory)
         d.check_name()
-        programs, user = find_programs(accounting), account_name()
+        programs, user = find_programs(accounting, rest), account_name()
         version = slurm_version(programs["slurmctld"])
+        if rest and releases.has(version, "slurmrestd refuses SlurmUser"):
+            text = f"slurmrestd of Slurm {releases.text(version)} runs neither as root nor as SlurmUser, whose a lab is"
+            raise UsageError(f"--rest: {text}; leave out --rest, or use Slurm 24.11 or older")
         names = node_names(nodes)
         chosen = partition_file.read(partitions, names, version, accounting) if partitions else None
         network, text = _network(topology, names, version) if topology else (Topology(), "")
@@ -157,6 +164,7 @@ class Lab:
                     (network.kind, text),
                     tuple(conf_edits),
                     cloud,
+                    rest,
                 )
                 lab._bring_up(spec, registry, programs, started + wait_s)
                 if submit_filter:
@@ -180,7 +188,8 @@ class Lab:
             if count == _PORT_TRIES:
                 break
             facts = {"nodes": spec.nodes, "gpus": spec.gpus, "seed": registry.seed, "port": port, "uid": os.geteuid()}
-            more = {"slurm": releases.text(spec.version), "accounting": spec.accounting, "cloud": spec.cloud}
+            more = {"slurm": releases.text(spec.version), "accounting": spec.accounting}
+            more |= {"cloud": spec.cloud, "rest": spec.rest}
             d.write_facts(facts | more)
             d.make_rooms(spec.gpus)
             write_registry(d.registry, registry)
@@ -239,6 +248,8 @@ class Lab:
         wanted = {"munged": 1, "slurmctld": 1, "slurmd": awake}
         if facts.get("accounting") is True:
             wanted |= {"mariadbd": 1, "slurmdbd": 1}
+        if facts.get("rest") is True:
+            wanted["slurmrestd"] = 1
         counts = {kind: kinds.count(kind) for kind in wanted}
         states: dict[str, int] = {}
         jobs: dict[str, int] = {}

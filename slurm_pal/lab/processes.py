@@ -20,7 +20,7 @@ from slurm_pal.base.files import write_atomic
 from slurm_pal.lab.directory import LabDirectory
 
 SCHEMA = "pal.lab-pids/1"
-DAEMONS = ("slurmd", "slurmctld", "slurmdbd", "mariadbd", "munged")
+DAEMONS = ("slurmd", "slurmctld", "slurmrestd", "slurmdbd", "mariadbd", "munged")
 
 
 class Process(NamedTuple):

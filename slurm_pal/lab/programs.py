@@ -13,21 +13,24 @@ from slurm_pal.slurm import releases
 
 NEEDED = ("slurmctld", "slurmd", "munged", "sinfo", "squeue", "scancel", "scontrol")
 ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db", "my_print_defaults")
+REST = ("slurmrestd",)
 PACKAGES = "slurmctld slurmd slurm-client munge"
 ACCOUNTING_PACKAGES = "slurmdbd mariadb-server-core mariadb-client-core"
+REST_PACKAGES = "slurmrestd"
 SYSTEM_PATHS = ("/usr/sbin", "/usr/local/sbin", "/sbin")  # not in an ordinary user's PATH
 
 
-def find_programs(accounting: bool = False) -> dict[str, str]:
-    """Name -> absolute path, with those of `accounting`. Raises MissingPackageError naming the apt line."""
+def find_programs(accounting: bool = False, rest: bool = False) -> dict[str, str]:
+    """Name -> absolute path, with those of `accounting` and `rest`. Raises MissingPackageError naming the apt line."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_PATHS])
-    found = {name: shutil.which(name, path=path) for name in (*NEEDED, *(ACCOUNTING if accounting else ()))}
+    wanted = (*NEEDED, *(ACCOUNTING if accounting else ()), *(REST if rest else ()))
+    found = {name: shutil.which(name, path=path) for name in wanted}
     missing = [name for name, place in found.items() if place is None]
     if missing:
-        packages = [
-            text for names, text in ((NEEDED, PACKAGES), (ACCOUNTING, ACCOUNTING_PACKAGES)) if {*names} & {*missing}
-        ]
-        what = "a lab with accounting" if accounting else "a lab"
+        kinds = ((NEEDED, PACKAGES), (ACCOUNTING, ACCOUNTING_PACKAGES), (REST, REST_PACKAGES))
+        packages = [text for names, text in kinds if {*names} & {*missing}]
+        extras = [word for word, on in (("accounting", accounting), ("slurmrestd", rest)) if on]
+        what = f"a lab with {' and '.join(extras)}" if extras else "a lab"
         line = f"apt-get install {' '.join(packages)}"
         raise MissingPackageError(f"{what} needs {', '.join(missing)}, which cannot be found: {line}")
     return {name: place for name, place in found.items() if place is not None}

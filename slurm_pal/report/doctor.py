@@ -17,6 +17,7 @@ from slurm_pal.base.errors import (
     ConfigError,
     DataError,
     MissingPackageError,
+    NotByRestError,
     PalError,
     SlurmError,
     UsageError,
@@ -56,8 +57,7 @@ _RESTART = "systemctl restart pal-rebalance.service"
 
 def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None] = shutil.which) -> list[CheckResult]:
     """All checks, in the order in which problems should be fixed."""
-    findings = _programs(which)
-    findings += _controller(client)
+    findings = _slurm(client, which)
     try:
         config = settings.load()
         findings += _settings(config)
@@ -71,7 +71,7 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
     except MissingPackageError as error:
         return [*findings, CheckResult("fail", "slurm", one_line(error), 'pal.toml: [slurm] backend = "cli"')]
     except SlurmError:
-        return findings  # reported by _controller
+        return findings  # reported by _slurm
     findings += _wait(config, overview)
     with contextlib.suppress(SlurmError):
         findings += _pinned(config, client, now_s)
@@ -83,6 +83,27 @@ def examine(client: SlurmClient, now_s: float, which: Callable[[str], str | None
     return findings
 
 
+def _slurm(client: SlurmClient, which: Callable[[str], str | None]) -> list[CheckResult]:
+    """Slurm's commands, and who answers. With slurmrestd as backend this machine needs no commands to read."""
+    commands = _programs(which)
+    config: dict[str, str] | None = None
+    try:
+        version = client.version()
+        with contextlib.suppress(NotByRestError):
+            config = client.config()
+    except SlurmError as error:
+        text = one_line(error)
+        mend = "systemctl start munge" if "unge" in text else "scontrol ping; systemctl status slurmctld"
+        mend = "systemctl status slurmrestd; scontrol ping" if "slurmrestd" in text else mend
+        return [*commands, CheckResult("fail", "slurm", text, mend)]
+    if config is not None:
+        return [*commands, *_controller(config, version)]
+    reads = "slurmrestd answers, which only reads: palsub, the tick, the publisher and sweeps need Slurm's commands"
+    text = f"{reads}; release {releases.text(version)}; GresTypes and SelectType were not checked"
+    return [*(one._replace(level="note") if one.level == "fail" else one for one in commands),
+            CheckResult("ok", "slurm", text)]  # fmt: skip
+
+
 def _programs(which: Callable[[str], str | None]) -> list[CheckResult]:
     missing = [name for name in ("sbatch", "scontrol", "squeue", "scancel") if not which(name)]
     if missing:
@@ -90,13 +111,7 @@ def _programs(which: Callable[[str], str | None]) -> list[CheckResult]:
     return [CheckResult("ok", "slurm", f"commands in {os.path.dirname(which('sbatch') or '')}")]
 
 
-def _controller(client: SlurmClient) -> list[CheckResult]:
-    try:
-        config, version = client.config(), client.version()
-    except SlurmError as error:
-        text = one_line(error)
-        mend = "systemctl start munge" if "unge" in text else "scontrol ping; systemctl status slurmctld"
-        return [CheckResult("fail", "slurm", text, mend)]
+def _controller(config: dict[str, str], version: releases.Release) -> list[CheckResult]:
     release = releases.text(version)
     found = [CheckResult("ok", "slurm", f"cluster {config.get('ClusterName', '?')} answers, release {release}")]
     if not releases.known(version):

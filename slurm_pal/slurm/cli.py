@@ -128,7 +128,7 @@ class CliClient:
             raise SlurmError(f"scontrol ended before it had shown all jobs: {_complaint(done)}")
         rows = self._rows(listed, fields, asked.word)
         jobs, queued = Sealed(texts["job"], rows, self._answers).counting(marked, whole)
-        return seen._replace(jobs=_fitting(jobs, seen.nodes), queued=queued)
+        return seen._replace(jobs=fitting(jobs, seen.nodes), queued=queued)
 
     def _rows(self, listed: Completed, fields: Sequence[str], word: str) -> dict[int, dict[str, str]]:
         if listed.returncode != 0:
@@ -357,7 +357,7 @@ def _parted(part: str, done: Completed) -> list[str]:
     return re.split(rf"^(?:{re.escape(_PROMPT)})*{re.escape(part)}\n", done.stdout, flags=re.MULTILINE)
 
 
-def _fitting(jobs: Sequence[SlurmJob], nodes: Sequence[Node]) -> tuple[SlurmJob, ...]:
+def fitting(jobs: Sequence[SlurmJob], nodes: Sequence[Node]) -> tuple[SlurmJob, ...]:
     """The jobs, without GPU indexes on nodes where they contradict the node's own count.
 
     Then only the count is believed: the answers are milliseconds apart, and only administrators

@@ -2,8 +2,8 @@
 """The `SlurmClient` protocol: all that slurm-pal asks of Slurm, and nothing else.
 
 Backends: `slurm.cli.CliClient` (scontrol, squeue, sbatch; works on 22.05 and later;
-the default), `CliClient` over `slurm.fake.FakeSlurm` (tests), and
-`slurm.pyslurm_client.PyslurmClient` (extra `[pyslurm]`).
+the default), `CliClient` over `slurm.fake.FakeSlurm` (tests), `slurm.pyslurm_client.PyslurmClient`
+(extra `[pyslurm]`), and `slurm.rest_client.RestClient` (slurmrestd, reads only).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.light import NamedTuple, Protocol
 from slurm_pal.slurm.question import Completed as Completed
 from slurm_pal.slurm.question import Runner as Runner
+from slurm_pal.slurm.states import JOB_ACTIVE, JOB_UNKNOWN
 from slurm_pal.slurm.topology import Topology
 
 AGAIN_S = (0.05, 0.05, 0.1, 0.1, 0.2)
@@ -41,6 +42,24 @@ class Overview(NamedTuple):
     def up(self) -> frozenset[str]:
         """The partitions that take jobs now and start them."""
         return frozenset(partition.name for partition in self.partitions if partition.up)
+
+
+def in_overview(
+    jobs: Sequence[SlurmJob], marked: bool, whole: frozenset[str]
+) -> tuple[tuple[SlurmJob, ...], frozenset[tuple[str, str]]]:
+    """The jobs that belong in an overview, and what the other pending ones wait for: as `Sealed.counting`."""
+    found: list[SlurmJob] = []
+    queued: set[tuple[str, str]] = set()
+    for job in jobs:
+        if job.state != "PENDING":
+            found += [job] if job.state in JOB_ACTIVE or job.state == JOB_UNKNOWN else []
+            continue
+        ours = " pal:" in f" {job.comment} {job.admin_comment}"
+        if job.req_nodes or (marked and (job.exc_nodes or ours or whole & {*job.partition.split(",")})):
+            found.append(job)
+        elif marked and job.priority != 0:
+            queued.add((job.partition, job.reason))
+    return tuple(found), frozenset(queued)
 
 
 class SlurmClient(Protocol):

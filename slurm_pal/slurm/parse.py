@@ -246,7 +246,11 @@ _ADMITS = (
 
 def partition(line: str) -> Partition:
     """One line of `scontrol show partition -o`."""
-    pairs = fields(line)
+    return partition_of(fields(line))
+
+
+def partition_of(pairs: dict[str, str]) -> Partition:
+    """A partition from its pairs."""
     return Partition(
         name=pairs["PartitionName"],
         default=pairs.get("Default") == "YES",

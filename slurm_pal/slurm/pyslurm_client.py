@@ -20,8 +20,8 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.numbers import digits
 from slurm_pal.slurm import parse
 from slurm_pal.slurm.cli import CliClient, sections
-from slurm_pal.slurm.client import Overview
-from slurm_pal.slurm.states import JOB_ACTIVE, JOB_WAITING, job_state, node_states
+from slurm_pal.slurm.client import Overview, in_overview
+from slurm_pal.slurm.states import job_state, node_states
 from slurm_pal.slurm.told import mark
 
 
@@ -38,13 +38,8 @@ class PyslurmClient(CliClient):
         word, kinds = mark(), ["partition", *(["reservation"] if reservations else [])]
         done = self._show([what for kind in kinds for what in (kind, f"hostnames {word}")])
         told = self._clear_of_jobs(sections(kinds, word, done), done)
-        jobs, queued = [], set()
-        for job in self.jobs():
-            if job.state in JOB_ACTIVE or (job.state in JOB_WAITING and _counts(job, marked, whole)):
-                jobs.append(job)
-            elif marked and job.state == "PENDING":
-                queued.add((job.partition, job.reason))
-        return told._replace(nodes=self.nodes(), jobs=tuple(jobs), queued=frozenset(queued))
+        jobs, queued = in_overview(self.jobs(), marked, whole)
+        return told._replace(nodes=self.nodes(), jobs=jobs, queued=queued)
 
     def nodes(self) -> tuple[Node, ...]:
         return tuple(_node(row) for row in self._table("nodes"))
@@ -62,12 +57,6 @@ class PyslurmClient(CliClient):
         except ValueError:
             raise SlurmError(f"pyslurm gave no answer: {text}") from None
         return [row for row in rows if isinstance(row, dict)]
-
-
-def _counts(job: SlurmJob, marked: bool, whole: frozenset[str]) -> bool:
-    """Whether a pending job belongs in the overview, as `Sealed.counting` decides."""
-    wanted = bool(job.exc_nodes) or " pal:" in f" {job.comment}" or bool(whole & {*job.partition.split(",")})
-    return bool(job.req_nodes) or (marked and wanted)
 
 
 def _node(row: dict[str, Any]) -> Node:

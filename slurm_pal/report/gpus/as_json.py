@@ -8,7 +8,7 @@ from typing import Any
 
 from slurm_pal.base.faults import cure_of
 from slurm_pal.report.costs import DAYS, Money
-from slurm_pal.report.gpus import words
+from slurm_pal.report.gpus import opening, words
 from slurm_pal.report.gpus.cost import assumption
 from slurm_pal.report.gpus.course import SweepChange
 from slurm_pal.report.gpus.figures import GroupFigures
@@ -36,7 +36,7 @@ def to_json(report: GpuReport, uuid: str | None = None) -> dict[str, Any]:
         "now_s": report.now_s,
         "nodes": report.nodes,
         "emulated": report.measured.emulated,
-        "claims": words.claims(report),
+        "claims": opening.claims(report),
         "advice": words.advice(report),
         "coverage": {**report.coverage._asdict(), "scored": report.coverage.scored},
         "groups": [_group(g) for g in report.measured.groups],

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The heat map as a picture: nodes from left to right in bands, GPU indexes from top to bottom."""
+"""The heat map as a picture: nodes from left to right in bands, GPU indexes from top to bottom.
+
+Of thousands of GPUs nobody sees one: then each node is one square, its slowest GPU, in rows that begin with a name.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slurm_pal.report.drawing import INK, PAPER, SOFT, WIDTH_IN, Axes, Figure
+from slurm_pal.report.drawing import INK, PAPER, SOFT, WIDTH_IN, Axes, Figure, Line2D
 from slurm_pal.report.gpus.heatmap import Cell, HeatmapLine, by_node
 from slurm_pal.report.gpus.scale import MEDIAN_STEP, STEPS, UNKNOWN, counts, step_of
 from slurm_pal.report.gpus.shown_names import cut
@@ -16,6 +19,8 @@ from slurm_pal.report.inventory import GpuRow
 
 NODES_PER_BAND = 48
 MOST_PER_BAND = 96  # squares of 10 pixels on a page: large enough to see one slow GPU among 10,000
+MOST_GPUS = 4000  # more are drawn by their nodes
+NODES_PER_ROW, MANY_NODES = 50, 5000  # of such a map; with more nodes a row has twice as many
 BANDS = 6  # more nodes than fit into these bands are drawn smaller
 RASTER_FROM = 1500  # cells
 LARGEST_IN, TALLEST_IN = 0.6, 40.0  # side of a square, height of a band
@@ -30,8 +35,10 @@ MARK = "#fefefe"  # white in both colour schemes, since it is on the colours of 
 DESK = "#fdfdfd"  # behind the squares, in both colour schemes: the darkest are the slowest and must stand out
 
 
-def heat_map(rows: Sequence[GpuRow], sensitivity: str, figure: Figure, alike_is_enough: bool = False) -> str:
-    """Draw the GPUs; return why not if nothing is known about them.
+def heat_map(
+    rows: Sequence[GpuRow], sensitivity: str, figure: Figure, alike_is_enough: bool = False, title: str = ""
+) -> str:
+    """Draw the GPUs, below a title if there is one; return why not if nothing is known about them.
 
     With `alike_is_enough`, also return why not if all scores are in the middle step of the scale.
     """
@@ -41,11 +48,18 @@ def heat_map(rows: Sequence[GpuRow], sensitivity: str, figure: Figure, alike_is_
         return f"no GPU has a score for class {sensitivity}"
     if alike_is_enough and all(c.slowdown is None or step_of(c.slowdown) is STEPS[MEDIAN_STEP] for c in cells):
         return "all scores are within 1 % of the median GPU"
+    by_nodes = len(cells) > MOST_GPUS
+    title += "\nthe slowest GPU of each node" if title and by_nodes else ""
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+    if by_nodes:
+        _node_rows(figure, [(node.name, _slowest(node)) for node in nodes], 0.3 * bool(title))
+        return ""
     per_band = min(MOST_PER_BAND, max(NODES_PER_BAND, -(-len(nodes) // BANDS)), len(nodes))
     bands = [nodes[i : i + per_band] for i in range(0, len(nodes), per_band)]
     depth = max(len(node.cells) for node in nodes)
     side_in = min(LARGEST_IN, BAND_IN / per_band, TALLEST_IN / depth)
-    figure.set_figheight(0.9 + len(bands) * (depth * side_in + NAMES_IN))
+    figure.set_figheight(0.9 + 0.3 * bool(title) + len(bands) * (depth * side_in + NAMES_IN))
     axes = figure.subplots()
     step = depth + NAMES_IN / side_in
     _squares(axes, bands, step, 0.3 if side_in >= OUTLINED_IN else 0.0, raster=len(cells) > RASTER_FROM)
@@ -59,6 +73,34 @@ def heat_map(rows: Sequence[GpuRow], sensitivity: str, figure: Figure, alike_is_
     axes.set_axis_off()
     _legend(axes, cells)
     return ""
+
+
+def _slowest(node: HeatmapLine) -> Cell:
+    """The slowest known GPU of a node, marked if any of them is."""
+    known = [one.slowdown for one in node.cells if one.slowdown is not None]
+    return Cell(max(known, default=None), any(one.flagged for one in node.cells))
+
+
+def _node_rows(figure: Figure, nodes: Sequence[tuple[str, Cell]], more_in: float) -> None:
+    """One square for each node; each row begins with the name of its first."""
+    per_row = NODES_PER_ROW * (2 if len(nodes) > MANY_NODES else 1)
+    lines = [HeatmapLine((name,), (one,)) for name, one in nodes]
+    rows = [lines[i : i + per_row] for i in range(0, len(lines), per_row)]
+    names = [cut(row[0].name) for row in rows]
+    names_in = max(map(len, names)) * CHARACTER_IN + 0.1
+    side_in = (BAND_IN - names_in) / per_row
+    figure.set_figheight(1.2 + more_in + len(rows) * side_in)
+    axes = figure.subplots()
+    _squares(axes, rows, 1.0, 0.3 if side_in >= OUTLINED_IN else 0.0, raster=len(lines) > RASTER_FROM)
+    for at, (row, name) in enumerate(zip(rows, names, strict=True)):
+        _desk(axes, row, at)
+        _marks(axes, row, at, side_in)
+        size = min(9.0, 60 * side_in)
+        axes.text(-0.5, at + 0.46, name, fontsize=size, color=SOFT, va="center", ha="right").set_in_layout(False)
+    axes.set_xlim(-names_in / side_in, per_row)
+    axes.set_ylim(len(rows), -0.1)
+    axes.set_axis_off()
+    _legend(axes, [one for _, one in nodes], "nodes")
 
 
 def _squares(axes: Axes, bands: Sequence[Sequence[HeatmapLine]], step: float, outline: float, raster: bool) -> None:
@@ -120,7 +162,8 @@ def _indexes(axes: Axes, depth: int, top: float, side_in: float) -> None:
         )
 
 
-def _legend(axes: Axes, cells: Sequence[Cell]) -> None:
+def _legend(axes: Axes, cells: Sequence[Cell], what: str = "GPUs") -> None:
+    """Colours and marks, each with the number of GPUs or nodes that have it."""
     from matplotlib.patches import Patch
 
     known = counts([c.slowdown for c in cells if c.slowdown is not None])
@@ -128,10 +171,16 @@ def _legend(axes: Axes, cells: Sequence[Cell]) -> None:
         (s.colour, None, f"{s.text}: {n:,}") for s, n in zip(STEPS, known, strict=True)
     ]
     looks.append((UNKNOWN_COLOUR, "////", f"unknown ({UNKNOWN}): {len(cells) - sum(known):,}"))
-    handles = [Patch(facecolor=c, edgecolor=SOFT, linewidth=0.3, hatch=h, label=text) for c, h, text in looks]
+    handles: list[Patch | Line2D] = [
+        Patch(facecolor=c, edgecolor=SOFT, linewidth=0.3, hatch=h, label=text) for c, h, text in looks
+    ]
+    flags = f"flag: {sum(c.flagged for c in cells):,}"
+    ring = Line2D([], [], linestyle="", marker="o", markersize=7.0, label=flags)
+    ring.set(markerfacecolor=MARK, markeredgecolor="#111111")
+    handles.append(ring)
     axes.legend(
         handles=handles,
-        title="slowdown: GPUs",
+        title=f"slowdown: {what}",
         title_fontsize=9,
         alignment="left",
         loc="lower left",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from slurm_pal import __version__
 from slurm_pal.report.drawing import Picture
-from slurm_pal.report.gpus import words
+from slurm_pal.report.gpus import opening, words
 from slurm_pal.report.gpus.gpu_report import GpuReport
 from slurm_pal.report.gpus.history_picture import history
 from slurm_pal.report.gpus.pictures import pictures
@@ -36,12 +36,13 @@ def page(report: GpuReport) -> str:
     drawn = pictures(report)
     if report.measured.runs and report.slowest:
         drawn.append(history(report, report.slowest[0].uuid, prefix="Slowest GPU"))
-    claims = words.claims(report)
+    claims = opening.claims(report)
     content = {
-        "title": words.heading(report),
-        "subtitle": words.coverage_line(report.coverage),
+        "title": opening.heading(report),
+        "subtitle": opening.coverage_line(report),
         "claim": claims[0],
-        "lines": claims[1:],
+        "basis": claims[1:-1],
+        "lines": claims[1:][-1:],
         "tiles": tiles(report),
         "advice": words.advice(report),
         "tables": [
@@ -64,8 +65,9 @@ def gpu_page(report: GpuReport, uuid: str) -> str:
     """The page of one GPU. Raises UsageError if it is not among those shown."""
     content = {
         "title": f"GPU {gpu_title(report, uuid)}",
-        "subtitle": words.heading(report),
+        "subtitle": opening.heading(report),
         "claim": gpu_claim(report, uuid),
+        "basis": (),
         "lines": (),
         "tiles": (),
         "advice": (),
@@ -99,7 +101,7 @@ def tiles(report: GpuReport) -> list[GpuTile]:
         found.append(GpuTile("Spread", words.NOTHING, "nothing to compare", "flat"))
     else:
         name = f"Spread, class {groups[0].group.sensitivity}"
-        detail = f"outliers aside; slowest {words.slowest_of(report, groups).slowdown:.2f} x the median"
+        detail = f"outliers aside; slowest {opening.slowest_of(report, groups).slowdown:.2f} x the median"
         far = max(group.spread.whisker for group in groups)
         found.append(GpuTile(name, words.percent(far), detail, "flat"))
     cost = words.waiting(report)

@@ -16,7 +16,8 @@ from slurm_pal.report.drawing import COLOURS, SOFT, Axes, Figure, Kind, Line2D, 
 from slurm_pal.report.gpus.figures import GpuPoint, GroupFigures
 from slurm_pal.report.gpus.gpu_report import GpuReport
 from slurm_pal.report.gpus.loan_picture import loans
-from slurm_pal.report.gpus.map_picture import heat_map
+from slurm_pal.report.gpus.map_picture import MOST_GPUS, heat_map
+from slurm_pal.report.gpus.opening import map_title
 from slurm_pal.report.gpus.shown_names import cut
 from slurm_pal.report.inventory import GpuRow
 from slurm_pal.report.table import counted, day
@@ -50,15 +51,23 @@ def _drawn(plan: GpuPicture, paint: Callable[[Figure], str], kinds: Sequence[Kin
     return drawing.draw(plan.name, plan.title, plan.caption, paint, kinds, plan.height_in)
 
 
-def single_map(rows: Sequence[GpuRow], sensitivity: str, kinds: Sequence[Kind]) -> Picture:
-    """The heat map alone."""
+def single_map(
+    rows: Sequence[GpuRow], sensitivity: str, kinds: Sequence[Kind], cluster: str = "", now_s: float = 0.0
+) -> Picture:
+    """The heat map alone. `now_s`: the Unix time to which ages count."""
     plan = next(plan for plan in PLANS if plan.name == f"map-{sensitivity}")
-    return _drawn(plan, partial(heat_map, rows, sensitivity), kinds)
+    title = map_title(cluster, rows, sensitivity, now_s)
+    return _drawn(plan, partial(heat_map, rows, sensitivity, title=title), kinds)
 
 
 def map_of(sensitivity: str) -> Callable[[GpuReport, Figure], str]:
     """The heat map of one sensitivity class."""
-    return lambda report, figure: heat_map(report.rows, sensitivity, figure, alike_is_enough=True)
+
+    def paint(report: GpuReport, figure: Figure) -> str:
+        title = map_title(report.cluster, report.rows, sensitivity, report.now_s)
+        return heat_map(report.rows, sensitivity, figure, alike_is_enough=True, title=title)
+
+    return paint
 
 
 def distribution(report: GpuReport, figure: Figure) -> str:
@@ -216,9 +225,9 @@ PLANS = (
         GpuPicture(
             f"map-{c}",
             f"Every GPU, class {c}" + (" (compute-bound, suffers most)" if c == "A" else ""),
-            "One square for each GPU: nodes from left to right, GPU indexes from top to bottom. Slowdown is time "
-            "against the median GPU of the model: blue is faster, orange and brown slower; hatched: unknown; a ring "
-            "marks a GPU with a flag.",
+            f"One square for each GPU: nodes from left to right, GPU indexes from top to bottom; with more than "
+            f"{MOST_GPUS:,} GPUs one for each node, which is its slowest GPU. Slowdown is time against the median GPU "
+            "of the model: blue is faster, orange and brown slower; hatched: unknown; a ring marks a flag.",
             map_of(c),
         )
         for c in SENSITIVITY_CLASSES
@@ -235,6 +244,7 @@ PLANS = (
     GpuPicture(
         "causes",
         "Slowdown against power, temperature and clock",
+        "SM clock: that of the streaming multiprocessors, which compute. "
         "One dot for each GPU of the most frequent model, from its newest usable run. A rank correlation near +1 or "
         "\N{MINUS SIGN}1 means that the two go together; it does not say which is the cause.",
         causes,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from slurm_pal.report.gpus import words
+from slurm_pal.report.gpus import opening, words
 from slurm_pal.report.gpus.gpu_report import GpuReport
 from slurm_pal.report.gpus.shown_names import clean
 from slurm_pal.report.gpus.single import gpu_claim, gpu_sections, gpu_title
@@ -18,9 +18,9 @@ SLOWEST, FLAGGED, ACCOUNTS = 10, 10, 10
 
 def text(report: GpuReport, width: int = 80) -> list[str]:
     """Lines of the report; paragraphs fit `width`, tables are as wide as their cells."""
-    lines = [words.heading(report), f"as of {words.when(report.now_s)}", ""]
-    lines += _paragraphs(words.claims(report), width)
-    lines += _paragraphs([words.coverage_line(report.coverage)], width)
+    lines = [opening.heading(report), f"as of {words.when(report.now_s)}", ""]
+    lines += _paragraphs(opening.claims(report), width)
+    lines += _paragraphs([opening.coverage_line(report)], width)
     lines += ["", "WHAT TO DO", *_bullets(words.advice(report), width)]
     for section in (
         words.fault_table(report),

@@ -15,8 +15,7 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.costs import DAYS, AccountCost
 from slurm_pal.report.gpus.cost import Cost, assumption
 from slurm_pal.report.gpus.course import SweepChange
-from slurm_pal.report.gpus.figures import GroupFigures
-from slurm_pal.report.gpus.gpu_report import SMALLEST, Coverage, GpuReport, flagged
+from slurm_pal.report.gpus.gpu_report import SMALLEST, GpuReport, flagged
 from slurm_pal.report.gpus.heatmap import cell
 from slurm_pal.report.gpus.reasons import AGE, FAULT, by_gravity, kind, meaning
 from slurm_pal.report.gpus.shown_names import LONGEST_MODEL, cut
@@ -58,75 +57,9 @@ def hours(gpu_h: float) -> str:
     return f"{gpu_h:,.0f}" if gpu_h >= 100 else f"{gpu_h:.1f}"
 
 
-def heading(report: GpuReport) -> str:
-    """What the report covers."""
-    c = report.coverage
-    name = f"{cut(report.cluster, LONGEST_MODEL)}: " if report.cluster else ""
-    where = f" ({cut(report.nodes, LONGEST_LIST)})" if report.nodes else ""
-    emulated = ", emulated" if report.measured.emulated else ""
-    return f"{name}{counted(c.gpus, 'GPU')} of {counted(c.nodes, 'node')}{where}{emulated}"
-
-
-def claims(report: GpuReport) -> list[str]:
-    """The sentences at the top: how far the GPUs differ, and what that costs."""
-    if not report.coverage.scored:
-        return ["Nothing usable has been measured yet: run pal-profile run."]
-    found = [_spread_claim(report) if report.leading else _snapshot_claim(report)]
-    cost = waiting(report)
-    if cost is not None and cost.waiting_share > 0:
-        jobs = "jobs like those that run now" if report.shapes else "jobs that fill nodes"
-        found.append(
-            f"At full load with {WORK[cost.sensitivity]}, {jobs} lose {percent(cost.waiting_share)} of "
-            f"the GPUs' time waiting for a slower neighbour: {hours(cost.waiting_gpu_h)} GPU-hours a day."
-        )
-    return found
-
-
-class Slowest(NamedTuple):
-    """The slowest GPU of some groups."""
-
-    slowdown: float
-    place: str  # "" if it is known only from its runs
-
-
-def slowest_of(report: GpuReport, groups: Sequence[GroupFigures]) -> Slowest:
-    """By the scores that count now; by all runs if there is only one class. At least one group."""
-    c = groups[0].group.sensitivity
-    mine = {uuid for group in groups for uuid in group.slowdown}
-    row = max((row for row in report.rows if row.uuid in mine), key=lambda r: r.slowdown.get(c, 0.0), default=None)
-    if row is not None and row.slowdown.get(c, 0.0) > 1.0:
-        return Slowest(row.slowdown[c], place(row))
-    return Slowest(max(group.spread.slowest for group in groups), "")
-
-
 def place(row: GpuRow) -> str:
     """Where a GPU is: node and Slurm's index."""
     return f"{cut(row.node)}:{row.gpu_index}"
-
-
-def _snapshot_claim(report: GpuReport) -> str:
-    """From the published scores alone."""
-    models = Counter(row.model for row in report.rows if row.slowdown.get("A"))
-    if max(models.values(), default=0) < 2:
-        return "No two GPUs of one model were measured: there is nothing to compare."
-    slowest = max(row.slowdown.get("A", 0.0) for row in report.rows)
-    return (
-        f"In {WORK['A']} the slowest of {counted(models.total(), 'GPU')} takes {slowest:.2f} times as long as the "
-        "median GPU of its model."
-    )
-
-
-def _spread_claim(report: GpuReport) -> str:
-    """Of one group by its name; of several together, since a site of two models must not read about one only."""
-    groups = report.leading
-    g, slowest = groups[0].group, slowest_of(report, groups)
-    far = percent(max(group.spread.whisker for group in groups))
-    which = f"the slowest{f', {slowest.place},' if slowest.place else ''} takes {slowest.slowdown:.2f} times as long as"
-    if len(groups) == 1:
-        who = f"the {groups[0].spread.gpus:,} GPUs of model {cut(g.model, LONGEST_MODEL)}"
-        return f"In {WORK[g.sensitivity]} {who} differ by {far}, outliers aside; {which} the median GPU."
-    alike = f"GPUs of the same kind differ by up to {far}, outliers aside"
-    return f"In {WORK[g.sensitivity]} {alike}; {which} the median GPU of its kind."
 
 
 def advice(report: GpuReport) -> list[str]:
@@ -185,18 +118,6 @@ def _by_fault(broken: Sequence[GpuRow]) -> str:
 def waiting(report: GpuReport) -> Cost | None:
     """The estimate that is shown first: class A, where it is known how jobs share nodes, or GPUs of a node differ."""
     return next((c for c in report.costs if c.sensitivity == "A" and (report.shapes or c.waiting_share > 0)), None)
-
-
-def coverage_line(c: Coverage) -> str:
-    parts = [f"Scores: {c.scored:,} of {counted(c.gpus, 'GPU')}"]
-    parts += [
-        f"{n:,} {word}"
-        for n, word in ((c.stale, "stale"), (c.forgotten, "forgotten"), (c.never, "without a usable run"))
-        if n
-    ]
-    if c.median_age_s is not None:
-        parts.append(f"measured {age(c.median_age_s)} ago in the median, the oldest {age(c.oldest_age_s)}")
-    return "; ".join(parts)
 
 
 def changes(report: GpuReport) -> list[str]:
@@ -260,10 +181,13 @@ def spread_table(report: GpuReport) -> Section:
         for g in report.measured.groups
     ]
     note = (
-        "By the median of each GPU's runs; newer runs count more in its score. P1, P99, MAX: slowdown. WHISKER: "
-        "slowest minus fastest GPU without outliers (Tukey). SD: between GPUs. REPEATS: standard deviation of one "
-        "GPU's runs, median over the GPUs. ICC: share of all variance that lies between GPUs; near 1 the benchmark "
-        "distinguishes the GPUs."
+        "By the median of each GPU's runs; newer runs count more in its score. CLASS: A is compute-bound work, which "
+        "suffers most from a slow GPU, B mixed, C memory-bound. BENCHMARK: gemm multiplies matrices, tblock is a block "
+        "of a transformer, hbm moves memory. MEDIAN: in TFLOP/s, 10^12 operations a second, or GB/s, 10^9 bytes a "
+        "second. P1, P99, MAX: slowdown that 1 %, 99 % and all of the GPUs do not exceed. WHISKER: slowest minus "
+        "fastest GPU without outliers (Tukey). SD: standard deviation between GPUs. REPEATS: that of one GPU's runs, "
+        "median over the GPUs. ICC, intraclass correlation: share of all variance that lies between GPUs; near 1 the "
+        "benchmark distinguishes the GPUs."
     )
     return Section("How far apart the GPUs are", header, rows, note)
 
@@ -283,7 +207,12 @@ def cost_table(report: GpuReport) -> Section:
         )
         for c in report.costs
     ]
-    return Section("What that costs at full load (estimate)", header, rows, assumption(report.shapes))
+    return Section(
+        "What that costs at full load (estimate)",
+        header,
+        rows,
+        f"GPU-H/DAY: GPU-hours a day. {assumption(report.shapes)}",
+    )
 
 
 def money_table(report: GpuReport, limit: int) -> Section:
@@ -292,6 +221,7 @@ def money_table(report: GpuReport, limit: int) -> Section:
     rows = [row for one in accounts[:limit] for row in _of_account(one)]
     more = len(accounts) - limit
     note = (
+        "GPU-H: GPU-hours. "
         f"Whole jobs that ran in the last {DAYS} days, as far as sacct shows them to this user, at today's prices in "
         "the site's own units (of billing, where it states no price). A sum leaves out what has no price (-)."
     )
@@ -337,7 +267,10 @@ def gpu_table(title: str, rows: Sequence[GpuRow], limit: int) -> Section:
         for row in rows[:limit]
     ]
     more = len(rows) - limit
-    return Section(title, header, cells, f"And {more:,} more: pal gpus" if more > 0 else "")
+    note = (
+        "A, B, C: slowdown in work of that class, and the GPU's variability class, v0 the fastest. AGE: of the score."
+    )
+    return Section(title, header, cells, note + (f" And {more:,} more: pal gpus" if more > 0 else ""))
 
 
 def slowest_table(report: GpuReport, limit: int) -> Section:
@@ -374,7 +307,11 @@ def method_table(report: GpuReport) -> Section:
         (m.benchmark, m.sensitivity or "health", m.dtype, m.shape, m.backend, m.driver, str(m.runs))
         for m in report.measured.methods
     ]
-    return Section("How it was measured", header, rows)
+    note = (
+        "CLASS: of the work that it stands for; health: it has none, and shows faults. DTYPE: format of the numbers, "
+        "with their bits. SHAPE: sizes of the arrays. BACKEND: what ran it. DRIVER: the GPU's driver."
+    )
+    return Section("How it was measured", header, rows, note if rows else "")
 
 
 def faults(report: GpuReport) -> list[GpuRow]:

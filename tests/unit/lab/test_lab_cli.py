@@ -169,7 +169,7 @@ def test_work_outside_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_up_checks_before_it_makes_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from slurm_pal.lab import lab as lab_module
 
-    def absent(_: bool) -> dict[str, str]:
+    def absent(*_: bool) -> dict[str, str]:
         raise MissingPackageError("a lab needs slurmd")
 
     assert "--nodes 0 must be in 1..2000" in refused("up", "--dir", str(tmp_path / "l"), "--nodes", "0")

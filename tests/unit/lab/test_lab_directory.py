@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import BusyError, DataError, MissingPackageError, SlurmError, UsageError
-from slurm_pal.lab import accounting, conf, directory, ports, programs
+from slurm_pal.lab import accounting, conf, daemons, directory, ports, programs
 from slurm_pal.lab.directory import MARKER, LabDirectory
 from slurm_pal.lab.lab import Lab
 
@@ -267,6 +267,30 @@ def test_accounting_needs_more_packages(
     said = str(caught.value)
     assert said.startswith("a lab with accounting needs ") and "mariadbd, mariadb-install-db" in said
     assert said.endswith(f", which cannot be found: apt-get install {packages}")
+
+
+def test_slurmrestd_is_one_more_package_and_has_the_plug_in_of_its_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(programs, "SYSTEM_PATHS", ())
+    for name in programs.NEEDED:
+        script(tmp_path / name, "")
+    with pytest.raises(MissingPackageError, match=r"^a lab with slurmrestd needs slurmrestd, .*install slurmrestd$"):
+        programs.find_programs(rest=True)
+    plugins = [daemons.slurmrestd_argv("slurmrestd", spec(version=version))[-2] for version in ((22, 5), (24, 11))]
+    assert plugins == ["openapi/v0.0.38", "openapi/slurmctld"]
+
+
+def test_a_release_whose_slurmrestd_no_lab_can_run_is_refused_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slurm_pal.lab.lab.find_programs", lambda *_: {"slurmctld": "slurmctld"})
+    monkeypatch.setattr("slurm_pal.lab.lab.slurm_version", lambda _: (26, 5))
+    monkeypatch.setattr(LabDirectory, "check_name", lambda self: None)  # tmp_path may be too long
+    with pytest.raises(UsageError, match=r"^--rest: slurmrestd of Slurm 26.05 runs neither as root nor as SlurmUser"):
+        Lab.up(str(tmp_path / "lab"), rest=True)
+    assert not (tmp_path / "lab").exists()
 
 
 def test_daemons_are_found_outside_the_path_of_an_ordinary_user(

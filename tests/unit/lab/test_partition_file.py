@@ -154,7 +154,7 @@ def test_what_no_lab_could_start_with_is_one_line(text: str, complaint: str) -> 
 def test_a_bad_file_is_named_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, complaint: str
 ) -> None:
-    monkeypatch.setattr("slurm_pal.lab.lab.find_programs", lambda _: {"slurmctld": "slurmctld"})
+    monkeypatch.setattr("slurm_pal.lab.lab.find_programs", lambda *_: {"slurmctld": "slurmctld"})
     monkeypatch.setattr("slurm_pal.lab.lab.slurm_version", lambda _: (22, 5))
     monkeypatch.setattr(LabDirectory, "check_name", lambda self: None)  # tmp_path may be too long
     path = tmp_path / "partitions.toml"

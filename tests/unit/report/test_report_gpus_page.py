@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import struct
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,10 +21,12 @@ pytest.importorskip("matplotlib", reason="pictures need matplotlib")
 pytest.importorskip("jinja2", reason="the page needs Jinja2")
 
 from slurm_pal.report.drawing import DPI, WIDTH_IN, Figure, draw
+from slurm_pal.report.gpus import words
 from slurm_pal.report.gpus.gpu_report import GpuReport, gpu_report
 from slurm_pal.report.gpus.heatmap import render
 from slurm_pal.report.gpus.history_picture import class_changes, events, history
 from slurm_pal.report.gpus.map_picture import BAND_IN, heat_map
+from slurm_pal.report.gpus.opening import map_title, measured_when
 from slurm_pal.report.gpus.page import gpu_page, page, tiles
 from slurm_pal.report.gpus.pictures import PLANS, churn, correlation, distribution, pictures, single_map
 
@@ -158,9 +161,28 @@ def test_ten_thousand_points_do_not_become_ten_thousand_outlines(made: GpuReport
     assert sizes[1600] < 1.3 * sizes[400]
 
 
-def test_each_of_ten_thousand_gpus_can_be_seen_in_the_map() -> None:
-    one = rows_of(records(gpus=8, sweeps=1))[0]
+def test_of_ten_thousand_gpus_the_slowest_of_each_node_is_seen() -> None:
+    one = rows_of(records(gpus=8, sweeps=1))[0]._replace(slowdown=dict.fromkeys("ABC", 1.0), flags=())
     every = [one._replace(node=f"n{node:04d}", gpu_index=i) for node in range(1250) for i in range(8)]
+    every[5003] = every[5003]._replace(slowdown=dict.fromkeys("ABC", 1.3), flags=("outlier",))
+    every[80:88] = [row._replace(slowdown={}, flags=(NEVER_MEASURED,)) for row in every[80:88]]
+    figure = Figure(figsize=(WIDTH_IN, 4.8), dpi=DPI)
+    assert heat_map(every, "A", figure, title="site: A") == ""
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    assert BAND_IN * DPI / (high - low) >= 15, "pixels of a square"
+    assert [text.get_text() for text in axes.texts] == [f"n{node:04d}" for node in range(0, 1250, 50)]
+    legend = axes.get_legend()
+    assert legend is not None and legend.get_title().get_text() == "slowdown: nodes"
+    counts = [text.get_text() for text in legend.get_texts()]
+    assert ">=1.10: 1" in counts and "0.99-1.01: 1,248" in counts and {"unknown (?): 1", "flag: 1"} <= {*counts}
+    assert figure.get_suptitle() == "site: A\nthe slowest GPU of each node"
+    assert figure.get_figheight() < 8, "one screen"
+
+
+def test_each_gpu_of_a_large_site_can_be_seen_in_the_map() -> None:
+    one = rows_of(records(gpus=8, sweeps=1))[0]
+    every = [one._replace(node=f"n{node:04d}", gpu_index=i) for node in range(500) for i in range(8)]
     figure = Figure(figsize=(WIDTH_IN, 4.8), dpi=DPI)
     assert heat_map(every, "A", figure) == ""
     (axes,) = figure.axes
@@ -169,6 +191,43 @@ def test_each_of_ten_thousand_gpus_can_be_seen_in_the_map() -> None:
     assert all(not squares.get_linewidth()[0] for squares in axes.collections), "outlines would darken the map"
     labels = [text for text in axes.texts if text.get_text().isdecimal()]
     assert labels and all(text.get_fontsize() <= 72 * pixels / DPI for text in labels), "labels do not touch"
+
+
+def test_a_map_says_of_what_and_of_when_it_is(made: GpuReport) -> None:
+    old = [row._replace(age_s=(row.age_s or 0.0) + 30 * DAY_S * (i < 3)) for i, row in enumerate(made.rows)]
+    days = [time.strftime("%Y-%m-%d", time.gmtime(NOW_S - ago_s)) for ago_s in (31 * DAY_S, DAY_S)]
+    title = map_title("lab", old, "B", NOW_S)
+    assert title == f"lab: slowdown in mixed work (class B), measured from {days[0]} to {days[1]}"
+    assert map_title("", made.rows, "A", NOW_S).endswith(f"(class A), measured on {days[1]}")
+    half = [
+        row._replace(age_s=(row.age_s or 0.0) + 5 * DAY_S * (i < 30) + DAY_S * (i < 3)) for i, row in enumerate(old)
+    ]
+    assert measured_when(half, NOW_S).count(", half of them since ") == 1
+    assert measured_when([row._replace(age_s=None) for row in old], NOW_S) == ""
+    assert f"measured from {days[0]} to {days[1]}" in page(made._replace(rows=tuple(old)))
+
+
+def test_the_page_begins_with_the_share_of_capacity_and_what_to_do(html: str) -> None:
+    said = re.sub(r"\s+", " ", " ".join(Reader(html).text))
+    parts = (
+        "capacity is lost", "This is an estimate", "What to do", "GPUs with a score", "GPUs of model Emu V100",
+        "Pictures",
+    )  # fmt: skip
+    order = [said.index(part) for part in parts]
+    assert order == sorted(order)
+
+
+def test_every_short_word_over_a_column_is_explained_below(made: GpuReport) -> None:
+    """All capitals but those that are words themselves."""
+    plain = {"GPU", "GPUS", "MODEL", "BENCHMARK", "MEDIAN", "FLAGS", "BEHIND", "WAITING", "SAVED", "RUNS", "JOBS",
+             "ACCOUNT", "PARTITION", "COST"}  # fmt: skip
+    sections = [
+        words.spread_table(made), words.cost_table(made), words.slowest_table(made, 5), words.method_table(made),
+        words.flagged_table(made, 5), words.money_table(made, 5),
+    ]  # fmt: skip
+    for section in sections:
+        known = {*re.findall(r"[A-Z][A-Z0-9/-]*", section.note.replace("of this class", "CLASS"))}
+        assert {*section.header} - plain <= known, section.title
 
 
 def test_all_classes_are_drawn_on_one_scale(made: GpuReport) -> None:
