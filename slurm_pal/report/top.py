@@ -14,9 +14,11 @@ from slurm_pal.decide import lease_marks
 from slurm_pal.report import filter_mark, move_rows, table
 from slurm_pal.report.gpus.job_shapes import OURS
 from slurm_pal.report.inventory import GpuRow
+from slurm_pal.report.listing import Listing
 from slurm_pal.report.move_rows import MoveRow
 
 JOB_HEADER = ("JOBID", "USER", "NAME", "PARTITION", "ST", "TIME", "GPUS", "CLASS", "SLOWEST", "NODES")
+_JOB_SHOWS = {"JOBID": "job_id", "ST": "state", "TIME": "elapsed_s", "CLASS": "sensitivity"}
 LIST_HEADER = ("JOBID", "USER", "WAITS", "LIST OF OURS", "INSTEAD OF")
 MOVE_HEADER = ("WHEN", "JOBID", "USER", "FROM", "TO", "OUTCOME")
 LONGEST_NAME = 16
@@ -156,6 +158,14 @@ def tables(seen: View, height: int) -> list[str]:
     if len(seen.jobs) > room:
         lines.append(f"and {len(seen.jobs) - room} more jobs")
     return lines[:height]
+
+
+def listing(seen: View) -> Listing:
+    """The jobs as a table."""
+    return Listing(
+        JobRow._fields, [row._asdict() for row in seen.jobs], JOB_HEADER, list(map(_cells, seen.jobs)), _JOB_SHOWS,
+        [row.slowest is not None and row.slowest >= SLOW for row in seen.jobs],
+    )  # fmt: skip
 
 
 def _cells(row: JobRow) -> list[str]:
