@@ -17,6 +17,7 @@ from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_li
 from slurm_pal.base.files import slurm_user_uid, write_atomic
 from slurm_pal.cli import common, tables
 from slurm_pal.cli.aliases import Renamed
+from slurm_pal.cli.dashboard import dashboard
 from slurm_pal.emulation import gpus as emulated
 from slurm_pal.report.listing import Listing
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
@@ -95,6 +96,9 @@ def admin() -> None:
 
     Files are edited only in blocks that begin and end with a comment naming slurm-pal.
     """
+
+
+admin.add_command(dashboard)
 
 
 @admin.command()

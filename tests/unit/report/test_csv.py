@@ -34,6 +34,7 @@ from ...doubles.records_factory import NOW_S, record
 NO_TABLE = {
     "pal ack": "says a word to the tick",
     "pal have": "reports, shows nothing",
+    "pal admin dashboard": "a file",
     "pal admin install": "steps that are shown or taken",
     "pal admin uninstall": "steps that are shown or taken",
     "pal admin units": "files",
