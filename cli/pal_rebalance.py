@@ -18,7 +18,7 @@ from slurm_pal.base import config as settings
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError, PalError, UsageError, one_line
 from slurm_pal.base.files import slurm_conf
-from slurm_pal.base.notify import ALIVE, READY, notify
+from slurm_pal.base.notify import ALIVE, READY, STOPPING, notify
 from slurm_pal.cli import common, tables
 from slurm_pal.cli.complaints import Complaints
 from slurm_pal.cli.until_signal import Woken, until_signal
@@ -305,7 +305,7 @@ def _stay(config: Config, tick: Tick, wanted: RebalanceOptions, complaints: Comp
                 break
             if _sleep(tick, woken, started + max(interval_s, QUERY_SHARE * query_s)):
                 break
-        notify("STOPPING=1")
+        notify(STOPPING)
         _leave(tick, woken, complaints)
     if failed >= MOST_FAILED:
         raise PalError(f"{failed} ticks in a row failed with internal errors: restart pal-rebalance")
