@@ -39,7 +39,7 @@ from ...doubles.page_commands import PROGRAMS, span_complaint
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = read()
-BY_OTHERS = {f"pal.{name}/1" for name in ("benchmarks", "decision", "repeat", "selftest", "work")}
+BY_OTHERS = {f"pal.{name}/1" for name in ("benchmarks", "card", "decision", "repeat", "selftest", "work")}
 """Schemas that are not printed by a name in `print_json`."""
 
 
