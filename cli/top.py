@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 import time
 from typing import TYPE_CHECKING
 
@@ -98,13 +99,13 @@ def _screen(
     from slurm_pal.report.gpus.heatmap import printed, render
 
     lines = top.head(seen, source.cluster, [f"pal: {note}" for note in source.notes])
-    lines = [visible(line) for line in lines]
+    lines = [part for line in lines for part in textwrap.wrap(visible(line), width, break_long_words=False) or [""]]
     drawn = printed(render(rows, sensitivity, width), colored) if rows else ["no GPUs are known: see pal doctor"]
     room = max(3, height // 2)
     if len(drawn) > room:
         drawn = [*drawn[: room - 1], f"and {len(drawn) - room + 1} more lines: pal heatmap"]
     lines += ["", *drawn]
-    return [*lines, *map(visible, top.tables(seen, height - len(lines)))]
+    return [*lines, *map(visible, top.tables(seen, height - len(lines), width))]
 
 
 def _live(source: _Source, sensitivity: str, every: float, colored: bool) -> None:

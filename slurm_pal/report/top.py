@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from slurm_pal.base import marks
@@ -141,22 +143,25 @@ def head(seen: View, cluster: str, notes: Sequence[str]) -> list[str]:
     return [f"{move_rows.stamp(seen.at_s)}  {cluster}: {used}{faulty}; jobs: {jobs}", *notes]
 
 
-def tables(seen: View, height: int) -> list[str]:
-    """Lists, moves and jobs in at most `height` lines; jobs that do not fit are counted."""
+def tables(seen: View, height: int, width: int = sys.maxsize) -> list[str]:
+    """Lists, moves and jobs in at most `height` lines of at most `width`; jobs that do not fit are counted."""
     lines: list[str] = []
     if seen.lists:
         cells = [[str(row.job_id), row.user, table.age(row.waits_s), row.ours, row.own or "-"] for row in seen.lists]
-        lines += ["", *table.columns(LIST_HEADER, cells[:MOST_MOVES])]
+        lines += ["", *table.columns(LIST_HEADER, cells[:MOST_MOVES], width=width)]
         lines += [f"and {len(cells) - MOST_MOVES} more"] * (len(cells) > MOST_MOVES)
     if seen.moves:
-        lines += ["", *table.columns(MOVE_HEADER, [_move(row) for row in seen.moves])]
+        lines += ["", *table.columns(MOVE_HEADER, [_move(row) for row in seen.moves], width=width)]
     if not seen.jobs:
         return [*lines, "", "no jobs with GPUs"][:height]
     room = max(1, height - len(lines) - 3)
-    shown = [_cells(row) for row in seen.jobs[:room]]
-    lines = ["", *table.columns(JOB_HEADER, shown), *lines]
-    if len(seen.jobs) > room:
-        lines.append(f"and {len(seen.jobs) - room} more jobs")
+    jobs = [_cells(row) for row in seen.jobs[:room]]
+    header, *rows = table.row_lines(JOB_HEADER, jobs, width=width)
+    room -= len(header) - 1
+    shown = [row for row, end in zip(rows, accumulate(map(len, rows)), strict=True) if end <= room] or rows[:1]
+    lines = ["", *header, *(line for row in shown for line in row), *lines]
+    if len(seen.jobs) > len(shown):
+        lines.append(f"and {len(seen.jobs) - len(shown)} more jobs")
     return lines[:height]
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_pal.base.errors import Exit, UsageError
 from slurm_pal.cli import common, tables
@@ -234,6 +236,9 @@ WIDE = [
 ]
 
 
+CELL = st.lists(st.text("abc,", min_size=1, max_size=8), min_size=1, max_size=4).map(" ".join)
+
+
 @pytest.mark.parametrize("width", [200, 100, 80, 60, 40, 30])
 def test_nothing_is_cut_and_no_line_is_longer_than_the_screen(width: int) -> None:
     rows = fitted(WIDE, width)
@@ -244,6 +249,14 @@ def test_nothing_is_cut_and_no_line_is_longer_than_the_screen(width: int) -> Non
         for cell in cells:
             for word in re.split(r"[\s,]+", cell):
                 assert re.search(rf"(?<![\w.]){re.escape(word)}(?![\w.])", joined), (word, lines)
+
+
+@given(st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(CELL, min_size=n, max_size=n), min_size=1, max_size=5)),
+       st.integers(12, 60))  # fmt: skip
+def test_whatever_the_cells_no_line_is_too_long(rows: list[list[str]], width: int) -> None:
+    for cells, lines in zip(rows, fitted(rows, width), strict=True):
+        assert all(len(line) <= width for line in lines)
+        assert sorted("".join(lines).replace(" ", "")) == sorted("".join(cells).replace(" ", ""))
 
 
 def test_a_table_with_room_is_as_it_was() -> None:
