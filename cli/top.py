@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import textwrap
 import time
 from typing import TYPE_CHECKING
 
@@ -99,13 +98,14 @@ def _screen(
     from slurm_pal.report.gpus.heatmap import printed, render
 
     lines = top.head(seen, source.cluster, [f"pal: {note}" for note in source.notes])
-    lines = [part for line in lines for part in textwrap.wrap(visible(line), width, break_long_words=False) or [""]]
+    limit = common.screen_width()  # a pipe has none
+    lines = [part for line in lines for part in common.wrapped(line)]
     drawn = printed(render(rows, sensitivity, width), colored) if rows else ["no GPUs are known: see pal doctor"]
     room = max(3, height // 2)
     if len(drawn) > room:
         drawn = [*drawn[: room - 1], f"and {len(drawn) - room + 1} more lines: pal heatmap"]
     lines += ["", *drawn]
-    return [*lines, *map(visible, top.tables(seen, height - len(lines), width))]
+    return [*lines, *map(visible, top.tables(seen, height - len(lines), limit))]
 
 
 def _live(source: _Source, sensitivity: str, every: float, colored: bool) -> None:
