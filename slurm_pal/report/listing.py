@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from slurm_pal.base.errors import UsageError
 
-_DIGITS = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"([0-9]+)")
 
 
 class Listing(NamedTuple):
@@ -53,12 +53,14 @@ def ordered(found: Listing, order: Sequence[str]) -> Listing:
 
     Rows that are alike stay as they were; those without a value come last. Raises UsageError for an unknown column.
     """
+    if not order:
+        return found
     places = list(range(len(found.rows)))
     values = [dict(flat(row)) for row in found.rows]
     for word in reversed(order):
         down, name = word.startswith("-"), found.column(word.lstrip("+-"), "--sort")
         known = [place for place in places if values[place].get(name) not in (None, "")]
-        known.sort(key=lambda place: _rank(values[place][name]), reverse=down)  # used at once
+        known.sort(key=lambda place: _rank(values[place][name]), reverse=down)
         places = [*known, *(place for place in places if values[place].get(name) in (None, ""))]
     return found._replace(
         rows=[found.rows[place] for place in places],
@@ -72,7 +74,13 @@ def _rank(value: object) -> tuple[int, Any]:
     if isinstance(value, int | float):
         return 0, value
     text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return 1, [(int(part), "") if k % 2 else (-1, part) for k, part in enumerate(_DIGITS.split(text))]
+    return 1, [_number(part) if k % 2 else (-1, part) for k, part in enumerate(_DIGITS.split(text))]
+
+
+def _number(digits: str) -> tuple[int, str]:
+    """Larger for a larger number; of any length, since the digits may be a user's."""
+    kept = digits.lstrip("0")
+    return len(kept), kept
 
 
 def chosen(found: Listing, words: Sequence[str]) -> tuple[list[str], list[list[str]]]:

@@ -28,7 +28,7 @@ from slurm_pal.profiling.selftest.checks import Check
 from slurm_pal.report import costs, move_rows, throughput_rows, top
 from slurm_pal.report.fitting import fitted
 from slurm_pal.report.inventory import GPU_COLUMNS, NODE_COLUMNS
-from slurm_pal.report.listing import Listing
+from slurm_pal.report.listing import Listing, ordered
 from slurm_pal.report.table import columns
 from slurm_pal.submit.recipes import Recipe
 
@@ -187,6 +187,9 @@ def test_rows_are_sorted_by_value() -> None:
 
     assert nodes("--sort", "node") == ["n1", "n2", "n10"]
     assert nodes("--sort", "-NODE") == ["n10", "n2", "n1"]
+    long = [{"node": f"x{'9' * 9000}"}, {"node": "x007"}, {"node": "x10"}, {"node": "x"}, {"node": "x\u0663"}]
+    found = [row["node"] for row in ordered(Listing(("node",), long), ["node"]).rows]
+    assert found == ["x", "x007", "x10", f"x{'9' * 9000}", "x\u0663"]
     assert nodes("--sort=age") == ["n10", "n2", "n1"]  # not by 1m, 2h, -
     assert nodes("--sort", "-slow_a") == ["n10", "n2", "n1"]  # without a value: last both ways
     assert nodes("--sort", "slow_A") == ["n2", "n10", "n1"]
