@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import sys
 import time
@@ -15,16 +14,14 @@ from slurm_pal.admin import apply, changes, check, services, shipped, site_files
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_line
 from slurm_pal.base.files import slurm_user_uid, write_atomic
-from slurm_pal.cli import common, tables
+from slurm_pal.cli import common, site_changes, tables
 from slurm_pal.cli.aliases import Renamed
 from slurm_pal.cli.dashboard import dashboard
-from slurm_pal.emulation import gpus as emulated
 from slurm_pal.report.listing import Listing
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 
 ASK_TIMEOUT_S = 15.0
 START_TIMEOUT_S = 120.0
-CHECK_TIMEOUT_S = 20.0  # Slurm itself looks for a missing include for a minute
 
 conf_option = click.option("--conf", metavar="DIR|FILE", help="The slurm.conf. Default: $SLURM_CONF, else /etc/slurm.")
 act_option = click.option(
@@ -36,15 +33,6 @@ act_option = click.option(
     help="Make the changes. Default: only show them.",
 )
 
-_VERBS = {
-    "mkdir": "make the folder",
-    "rmdir": "remove the folder",
-    "copy": "write",
-    "edit": "edit",
-    "link": "link",
-    "touch": "touch",
-    "remove": "remove",
-}
 _RECONFIGURE = (
     "scontrol reconfigure    # slurmctld takes the new lines; running jobs go on, and nothing needs a restart"
 )
@@ -70,6 +58,7 @@ One of these three starts the ticks:
   systemctl daemon-reload && systemctl enable --now pal-rebalance.timer    # a tick a minute
 
   install -m 644 {dir}/cron.d/pal-rebalance /etc/cron.d/                     # the same by cron
+  install -m 644 {dir}/cron.d/pal-publish-table /etc/cron.d/                 # the first part by cron
 
 and this keeps the log short:
   install -m 644 {dir}/logrotate.d/pal-rebalance /etc/logrotate.d/
@@ -221,12 +210,12 @@ def _serve(act: bool, yes: bool) -> list[str]:
         return [f"pal publish-table --every 5    # as SlurmUser, under a supervisor: {_SERVES}"]
     needs = services.wanted(config.text("rebalance", "mode"), where)
     by_hand = [f"{needs.by_hand}    # as {where.user}, under a supervisor: {_SERVES}"]
-    if not _has_systemd():
+    if not site_changes.has_systemd():
         return by_hand
     if os.geteuid() != 0:
         return ["pal admin install --act    # once more, as root: its units are for root to write", *by_hand]
     todo = services.install(where)
-    _show(todo, act and not todo.blockers)
+    site_changes.show(todo, act and not todo.blockers)
     for reason in todo.blockers:
         common.say(f"cannot: {reason}", err=True)
     if todo.blockers:
@@ -254,20 +243,15 @@ def _at_terminal() -> bool:
 
 def _end_services(act: bool) -> None:
     """End and remove what `_serve` has put into the site's systemd."""
-    todo = services.uninstall() if _has_systemd() and os.geteuid() == 0 else changes.ChangePlan()
+    todo = services.uninstall() if site_changes.has_systemd() and os.geteuid() == 0 else changes.ChangePlan()
     if not todo.steps:
         return
-    _show(todo, act)
+    site_changes.show(todo, act)
     if act:
         run = subprocess_runner(START_TIMEOUT_S)
         services.carry_out([services.stop([step.path for step in todo.steps])], run)
         apply.carry_out(todo, time.time())
         services.carry_out([[services.SYSTEMCTL, "daemon-reload"]], run)
-
-
-def _has_systemd() -> bool:
-    """Whether this machine's systemd is for this Slurm: a lab's daemons are nobody's services."""
-    return services.present() and emulated.find_registry(os.environ) is None
 
 
 def _print_items(items: list[status.Item], colored: bool) -> None:
@@ -292,36 +276,10 @@ def _running() -> dict[str, str]:
         return {}
 
 
-def _show(todo: changes.ChangePlan, act: bool) -> None:
-    """The steps, with the site's files as a diff; then the notes."""
-    for step in todo.steps:
-        target = f" -> {step.new}" if step.action == "link" else ""
-        size = f" ({len(step.new)} characters)" if step.action == "copy" else ""
-        common.say(f"{'' if act else 'would '}{_VERBS[step.action]} {step.path}{target}{size}: {step.why}")
-        if step.action == "edit":
-            common.say(*_diff(step))
-    for note in todo.notes:
-        common.say(f"note: {note}")
-
-
-def _diff(step: changes.FileChange) -> list[str]:
-    old, new = _shown_lines(step.old or ""), _shown_lines(step.new)
-    before = step.path if step.old is not None else os.devnull
-    found = difflib.unified_diff(old, new, before, step.path, lineterm="", n=2)
-    return [part for line in found for part in line.split("\n")]
-
-
-def _shown_lines(text: str) -> list[str]:
-    """Lines for a diff: bytes that are not text as `?`, a missing last newline as diff shows it."""
-    lines = text.encode("utf-8", "replace").decode().split("\n")
-    last = lines.pop()
-    return [*lines, *([f"{last}\n\\ No newline at end of file"] if last else [])]
-
-
 def _carry_out(found: changes.SiteFiles, todo: changes.ChangePlan, act: bool) -> bool:
     """Show and check the plan, with --act carry it out; whether anything changed. Raises PalError if it cannot be."""
-    reasons = _against(found, todo, act)
-    _show(todo, act and not reasons)
+    reasons = site_changes.against(found, todo, act)
+    site_changes.show(todo, act and not reasons)
     for reason in reasons:
         common.say(f"cannot: {reason}", err=True)
     if reasons:
@@ -337,14 +295,3 @@ def _carry_out(found: changes.SiteFiles, todo: changes.ChangePlan, act: bool) ->
     for backup in apply.carry_out(todo, time.time()):
         common.say(f"backup: {backup}")
     return True
-
-
-def _against(found: changes.SiteFiles, todo: changes.ChangePlan, act: bool) -> list[str]:
-    """Reasons against the plan; Slurm's parser is asked only where we find none."""
-    reasons = list(todo.blockers)
-    if not todo.steps:
-        return reasons
-    reasons += site_files.distrust(found, todo)
-    if act and not site_files.may_act(found):
-        reasons.append("only root and SlurmUser may install: sudo pal admin")
-    return reasons or list(check.complaints(found, todo, subprocess_runner(CHECK_TIMEOUT_S)))

@@ -43,24 +43,13 @@ def doctor(context: click.Context, nagios: bool, form: tables.Form) -> None:
     """
     if nagios and not form.plain:
         raise UsageError("--nagios prints a line of its own: leave out --csv and --json")
-    client = _client()
-    findings = [*examine(client, time.time()), *_installed(time.time())]
-    placed = None
-    with contextlib.suppress(SlurmError, MissingPackageError):  # reported by the checks
-        placed = placing.count(client.jobs())
-    answer = placing.verdict(findings, placed)
-    findings.insert(0, answer)
+    findings, placed = examined(time.time())
+    answer = findings[0]
     failed = any(finding.level == "fail" for finding in findings)
     if nagios:
         code, line = placing.nagios(findings, placed)
         common.say(line)
         context.exit(code)
-
-    def text() -> None:
-        colored = common.use_color(form.color)
-        for finding in findings:
-            mark, tint = _MARKS[finding.level]
-            common.say_finding(f"{mark:4}", tint, f"{finding.topic:11}  {finding.text}", finding.mend, colored)
 
     def body(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return {
@@ -72,8 +61,26 @@ def doctor(context: click.Context, nagios: bool, form: tables.Form) -> None:
         }
 
     listing = Listing(CheckResult._fields, [finding._asdict() for finding in findings])
+    text = lambda: show(findings, common.use_color(form.color))  # noqa: E731
     tables.show(form, listing, "doctor", body, text=text)
     context.exit(Exit.FAILED if failed else Exit.OK)
+
+
+def examined(now_s: float) -> tuple[list[CheckResult], placing.Placed | None]:
+    """All checks, the verdict first, and the jobs that were placed; None where Slurm does not say."""
+    client = _client()
+    findings = [*examine(client, now_s), *_installed(now_s)]
+    placed = None
+    with contextlib.suppress(SlurmError, MissingPackageError):  # reported by the checks
+        placed = placing.count(client.jobs())
+    return [placing.verdict(findings, placed), *findings], placed
+
+
+def show(findings: Sequence[CheckResult], colored: bool) -> None:
+    """One line for each, and what mends it."""
+    for finding in findings:
+        mark, tint = _MARKS[finding.level]
+        common.say_finding(f"{mark:4}", tint, f"{finding.topic:11}  {finding.text}", finding.mend, colored)
 
 
 def _installed(now_s: float) -> list[CheckResult]:

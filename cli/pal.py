@@ -24,18 +24,21 @@ from slurm_pal.cli.have import have
 from slurm_pal.cli.lab import lab
 from slurm_pal.cli.loans import loans
 from slurm_pal.cli.moves import moves
+from slurm_pal.cli.note import note
 from slurm_pal.cli.observe import observe
 from slurm_pal.cli.probe import probe_command
 from slurm_pal.cli.progress import ack, progress
 from slurm_pal.cli.publish import publish_table
 from slurm_pal.cli.recipes import recipes
 from slurm_pal.cli.report import heatmap, report
+from slurm_pal.cli.setup import setup_command
 from slurm_pal.cli.simulate.command import simulate
 from slurm_pal.cli.throughputs import throughputs
 from slurm_pal.cli.ticks import ticks
 from slurm_pal.cli.top import top_command
 from slurm_pal.cli.trace import trace
 from slurm_pal.cli.trial import trial
+from slurm_pal.cli.whatif import whatif
 from slurm_pal.cli.why_slow import why_slow_command
 from slurm_pal.report import inventory, table
 from slurm_pal.report.listing import Listing
@@ -66,7 +69,9 @@ def pal() -> None:
       pal top                  GPUs, jobs, lists and moves, again and again
       pal report --html F.html what the GPUs are worth, on one page
       pal explain 4711         why job 4711 runs where it runs
+      pal whatif job.sh        when it would start now and on which GPUs, and with other requests
       pal why-slow 4711        which GPU holds job 4711 up
+      pal setup                slurm-pal on this site, by one command; --undo takes it back
       pal doctor               whether jobs are placed here, what is wrong, and what mends it
       pal lab up               a private Slurm with emulated GPUs to play with
     """
@@ -162,8 +167,10 @@ def _node_cells(row: inventory.NodeRow) -> list[str]:
 
 
 pal.add_command(admin)
+pal.add_command(setup_command)
 pal.add_command(lab)
 pal.add_command(explain)
+pal.add_command(whatif)
 pal.add_command(why_slow_command)
 pal.add_command(moves)
 pal.add_command(loans)
@@ -171,6 +178,7 @@ pal.add_command(publish_table)
 renamed(pal, publish_table, "publish")
 pal.add_command(progress)
 pal.add_command(ack)
+pal.add_command(note)
 pal.add_command(fork)
 pal.add_command(have)
 pal.add_command(recipes)

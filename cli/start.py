@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     import click
 
 ALONE = {
-    "progress": "progress", "ack": "progress", "observe": "observe", "fork": "fork", "have": "have",
+    "progress": "progress", "ack": "progress", "note": "note", "observe": "observe", "fork": "fork", "have": "have",
     "recipes": "recipes",
-    "explain": "explain", "why-slow": "why_slow", "moves": "moves", "loans": "loans", "costs": "costs", "lab": "lab",
+    "explain": "explain", "whatif": "whatif", "why-slow": "why_slow",
+    "moves": "moves", "loans": "loans", "costs": "costs", "lab": "lab",
     "report": "report", "heatmap": "report", "simulate": "simulate.command", "trace": "trace", "trial": "trial",
     "throughputs": "throughputs", "ticks": "ticks", "compare": "compare", "top": "top", "publish-table": "publish",
-    "admin": "admin",
+    "admin": "admin", "setup": "setup",
 }  # fmt: skip
 """Command of `pal` -> the module that it can be loaded from without the others."""
 

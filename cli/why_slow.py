@@ -13,11 +13,12 @@ from slurm_pal.base import config as settings
 from slurm_pal.base import marks
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, PalError, UsageError, one_line
-from slurm_pal.base.jobs import UNKNOWN_CLASS, SlurmJob
+from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.numbers import digits
 from slurm_pal.cli import common
-from slurm_pal.cli.explain import JobName, find_job, job_name, published
-from slurm_pal.decide.facts import facts_of
+from slurm_pal.cli.explain import published
+from slurm_pal.cli.job_names import JobName, find_job, job_name
+from slurm_pal.cli.job_record import class_of, decision_of, started_of
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Observation, open_journal
 from slurm_pal.moves import learning
@@ -30,8 +31,7 @@ from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.parse import work_dir
 from slurm_pal.slurm.states import JOB_WAITING
 from slurm_pal.store.snapshot import Snapshot
-from slurm_pal.submit import decision as decisions
-from slurm_pal.tick.deciding import MEMORY_S, terms_of
+from slurm_pal.tick.deciding import MEMORY_S
 
 
 @click.command("why-slow")
@@ -73,9 +73,7 @@ def _case(config: Config, named: JobName, records: str | None) -> Case:
             f"job {named} belongs to another user: you can ask about your own jobs (squeue --me), "
             "and admins about all of them"
         )
-    decision = decisions.load("", number)
-    if decision is None and job is not None and job.array_job_id not in (None, number):
-        decision = decisions.load("", job.array_job_id or 0)
+    decision = decision_of(number, job)
     remarks: list[str] = []
     found, folder = (None, "") if job and job.state in JOB_WAITING else _records(number, job, records, remarks)
     if job is None and decision is None and found is None:
@@ -83,11 +81,9 @@ def _case(config: Config, named: JobName, records: str | None) -> Case:
             f"job {named} is unknown: {trouble or 'Slurm has forgotten it; --records DIR reads its records'}"
         )
     snapshot = published()
-    noted = decision.get("started") if decision and named.task is None else None
+    noted = started_of(config, named.job_id, named.task, decision, job)
     seen = actual.actual(job, snapshot, time.time(), noted)
-    sensitivity = facts_of(job, terms_of(config, appends=False)).sensitivity if job else UNKNOWN_CLASS
-    if sensitivity == UNKNOWN_CLASS and decision is not None:
-        sensitivity = decision["sensitivity"]["class"]
+    sensitivity = class_of(config, job, decision)
     return Case(
         str(named), job, seen, sensitivity, _steps(config, number, job, snapshot, remarks), found, folder,
         word.read(job) if job else None, tuple(remarks),

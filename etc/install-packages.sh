@@ -22,6 +22,7 @@ else
 fi
 
 echo "Installing$missing"
-$as_root apt-get update -qq
+wait='DPkg::Lock::Timeout=300' # seconds for another installation, such as Debian's own at night, to end
+$as_root apt-get update -qq -o "$wait"
 # shellcheck disable=SC2086  # words on purpose
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o "$wait" --no-install-recommends $missing >/dev/null

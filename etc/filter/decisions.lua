@@ -100,22 +100,17 @@ local function view_of(request, t, now_s)
   return view
 end
 
-local function decide(request, t, now_s)
-  if request.leave then return { act = "none", why = request.leave } end
-  if not t then return { act = "none", why = "table" } end
-  local pool = t.record[("pool.%s.%s"):format(request.partition, request.gpu_type)]
-  if pool == NOT_RANKED then return { act = "none", why = "models" } end
-  local age_s = now_s - t.written_s
-  if age_s > t.max_age_s or age_s < -t.max_age_s then return softly(t, request, "stale") end
-  if not t.clears then return softly(t, request, "nobody") end
-  local view = view_of(request, t, now_s)
+-- The decision on a request that may be placed.
+local function weigh(view, request, t)
   local chosen, used
   if view.pool then chosen, used = choose(view) end
   if not chosen then return { act = "none", why = "busy" } end
   if #chosen > 1 and t.record.network then return { act = "none", why = "network" } end
   local slowdown = slowest(view, chosen)
   local locality = #chosen > 1 and (t.settings.locality or 1) or 1
-  local plain_slowdown = tonumber(t.record[("plain.%s.%s.%s"):format(view.pool, view.class, request.count)]) or 1
+  local plain = t.record[("plain.%s.%s.%s"):format(view.pool, view.class, request.count)] or ""
+  view.alone = tonumber(plain:match("^[%d.]+"))
+  local plain_slowdown = view.alone or 1
   local faulty = t.settings.faulty
   local most = view.class == "C" and faulty or t.settings.barred or math.huge
   -- Once a list is taken back, Slurm picks: rather start on a slow GPU than wait and then get a faulty one.
@@ -137,6 +132,71 @@ local function decide(request, t, now_s)
     lease_s = patience_s(t, pays_s(t, request, elsewhere(view, used) * locality, slowdown * locality)),
     chosen = chosen,
   }
+end
+
+-- The nodes of a job's partition with GPUs slower than its user wants, as a list, and the slowest of them.
+local function slow_nodes(view, bound)
+  local names, worst = {}, 0
+  for name, slowdown in (view.t.record["avoid." .. view.class] or ""):gmatch("([%w_.-]+)=([%d.]+)") do
+    slowdown = tonumber(slowdown) or 0
+    if slowdown > bound and view.partition[name] and not view.request.excluded[name] then
+      names[#names + 1], worst = name, math.max(worst, slowdown)
+    end
+  end
+  return names, worst
+end
+
+-- The decision of a job that is to be kept off slow GPUs: among the other nodes, which it is kept to for no longer than
+-- a slow GPU would cost it. Without enough others, or free GPUs to know that by, it is decided as if nobody had asked.
+local function keep_to_others(view, request, t)
+  local names, worst = slow_nodes(view, request.avoid)
+  if #names == 0 then return weigh(view, request, t) end
+  local slow = {}
+  for _, name in ipairs(names) do slow[name] = true end
+  if request.soft or not view.pool or not enough_others(view, slow) then
+    local decision = weigh(view, request, t)
+    decision.avoid = { why = request.soft or "slow-all" }
+    return decision
+  end
+  for _, name in ipairs(names) do request.excluded[name] = true end
+  local decision = weigh(view, request, t)
+  local lease_s = t.settings.lease_max_s
+  if worst < t.settings.faulty then lease_s = patience_s(t, pays_s(t, request, worst, 1)) end
+  local set = table.concat(names, ",")
+  if decision.act == "nodelist" then
+    decision.avoid = { set = set, lease_s = lease_s }
+    return decision
+  end
+  local also = decision.act == "exclude" and "," .. decision.set or ""
+  return {
+    act = "exclude",
+    set = set .. also,
+    why = "avoid",
+    slow = decision.slow,
+    lease_s = math.max(lease_s, decision.lease_s or 0),
+    chosen = decision.chosen,
+    avoid = {},
+  }
+end
+
+-- The decision, and what was looked at for it.
+local function judged(request, t, now_s)
+  if request.leave then return { act = "none", why = request.leave } end
+  if not t then return { act = "none", why = "table" } end
+  local pool = t.record[("pool.%s.%s"):format(request.partition, request.gpu_type)]
+  if pool == NOT_RANKED then return { act = "none", why = "models" } end
+  local age_s = now_s - t.written_s
+  if age_s > t.max_age_s or age_s < -t.max_age_s then return softly(t, request, "stale") end
+  if not t.clears then return softly(t, request, "nobody") end
+  local view = view_of(request, t, now_s)
+  if request.avoid then return keep_to_others(view, request, t), view end
+  return weigh(view, request, t), view
+end
+
+local function decide(request, t, now_s)
+  local decision, view = judged(request, t, now_s)
+  if view and decision.lease_s then decision.alone = view.alone end
+  return decision
 end
 
 -- The GPUs of a job that will start are no longer free for the next submission.

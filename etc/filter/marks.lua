@@ -39,8 +39,14 @@ local function mark_of(request, decision, origin, t)
   if decision.set then fields[#fields + 1] = "set=" .. decision.set end
   fields[#fields + 1] = "why=" .. decision.why
   if decision.slow then fields[#fields + 1] = ("slow=%.3f"):format(decision.slow) end
+  if decision.alone then fields[#fields + 1] = ("alone=%.3f"):format(decision.alone) end
+  local avoid = decision.avoid
+  if avoid then fields[#fields + 1] = ("avoid=%.4g%s"):format(request.avoid, avoid.why and ":" .. avoid.why or "") end
   fields[#fields + 1] = "epoch=" .. (t and t.epoch or "-")
-  return "pal:" .. table.concat(fields, ";")
+  local mark = "pal:" .. table.concat(fields, ";")
+  if not (avoid and avoid.set) then return mark end
+  local lease_s = math.floor(avoid.lease_s + 0.5) -- the exclusion beside a node list has a time of its own
+  return ("%s pal:lease=%d;req=;exc=%s;act=exclude;set=%s"):format(mark, lease_s, request.exclude, avoid.set)
 end
 
 -- Bytes; slurmctld refuses a job whose own comment has more than 1024.

@@ -18,6 +18,8 @@ local function pal_line(text, found)
     if key then found[key] = value end
     found.goal = word:match("^goal=([%w:+=-]+)$") or found.goal
     if word == "movable" then found.movable = "" end
+    if word == "avoid-slow" then found.avoid = "" end
+    found.avoid = word:match("^avoid%-slow=([%d.]+)$") or found.avoid
   end
 end
 
@@ -83,6 +85,16 @@ local function movable_of(lines, variable, several)
   return variable == "1" and "" or nil
 end
 
+-- The bound beyond which GPUs are to be avoided; nil where nobody asks, or for what is no bound.
+local function avoid_of(lines, variable, t)
+  local said = lines.avoid
+  if not said and variable and variable ~= "" and variable ~= "0" then said = variable == "1" and "" or variable end
+  if not said then return nil end
+  local bound = said == "" and t and t.settings.avoid or tonumber(said)
+  return bound and bound > 1 and bound < 10 and bound or nil
+end
+
 return {
+  avoid_of = avoid_of,
   SCRIPT_BYTES = SCRIPT_BYTES, appends = appends, pal_lines = pal_lines, work_of = work_of, movable_of = movable_of,
 }

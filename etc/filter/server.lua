@@ -8,6 +8,7 @@ local current, counts_of = tables.current, tables.counts_of
 local decide, remember = decisions.decide, decisions.remember
 local LONGEST_TRES, gpus_of, request_of = requests.LONGEST_TRES, requests.gpus_of, requests.request_of
 local appends, pal_lines, movable_of = scripts.appends, scripts.pal_lines, scripts.movable_of
+local avoid_of = scripts.avoid_of
 local class_of, own_word = classes.class_of, classes.own_word
 local LONGEST_MARK, palsub_was_here, palsubs_class = marks.LONGEST_MARK, marks.palsub_was_here, marks.palsubs_class
 local beside, marked, sentence = marks.beside, marks.marked, marks.sentence
@@ -195,6 +196,7 @@ local function submit(job, partitions)
   request.movable = movable_of(lines, environment.SLURM_PAL_MOVABLE, several)
   -- Slurm does not show what the command line says about it, so whoever reads the mark takes nil for "emptied".
   request.app = appends(filled(environment.SBATCH_OPEN_MODE) or lines.open_mode)
+  request.avoid = avoid_of(lines, variable("AVOID_SLOW"), t)
   if options.off or (variables.off or variable("OFF")) == "1" then request.leave = "off" end
   local text, partition = job.admin_comment, nil
   if request.leave == "partition" and not several then
@@ -210,6 +212,7 @@ local function submit(job, partitions)
     warning = warning or wrong
     local noted = words and beside(text, words, LONGEST_MARK)
     if noted then -- else nobody would know the user's own list
+      one.avoid = request.avoid
       one.movable, one.app, one.own_nodes = request.movable, request.app, request.own_nodes
       request, text, partition = one, noted, name
     end
@@ -223,6 +226,10 @@ local function submit(job, partitions)
     environment.SLURM_PAL_JOB_CLASS = ""
   end
   if warning then slurm.log_user("pal: %s", warning) end
+  local avoid = decision.avoid
+  if avoid and avoid.why then
+    slurm.log_user("pal: avoid-slow: submitted as written, since %s", terms.why[avoid.why])
+  end
   if options.explain then
     local where = partition and ("; partition %s of %s"):format(partition, job.partition) or ""
     slurm.log_user("pal: %s%s", sentence(request, decision, origin), where)
@@ -232,6 +239,9 @@ local function submit(job, partitions)
   if mark and partition then job.partition = partition end
   if decision.act == "nodelist" then
     job.req_nodes = decision.set
+    if avoid and avoid.set then
+      job.exc_nodes = filled(request.exclude) and request.exclude .. "," .. avoid.set or avoid.set
+    end
   elseif decision.act == "exclude" then
     job.exc_nodes = filled(request.exclude) and request.exclude .. "," .. decision.set or decision.set
   elseif decision.act == "prefer" then

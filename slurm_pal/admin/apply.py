@@ -26,13 +26,12 @@ def carry_out(plan: ChangePlan, now_s: float) -> list[str]:
     """
     undo: list[Callable[[], object]] = []
     backups: list[str] = []
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
     try:
         for step in plan.steps:
             if step.old is not None and step.action in ("edit", "copy", "remove"):
                 _unchanged(step)
             if step.action == "edit" and step.old is not None:
-                backups.append(_backup(step.path, stamp))
+                backups.append(_backup(step.path, now_s))
             undo.append(_ACTIONS[step.action](step, now_s))
     except BaseException:
         for back in reversed(undo):
@@ -47,12 +46,19 @@ def _unchanged(step: FileChange) -> None:
         raise PalError(f"{step.path} has changed meanwhile: run the command again")
 
 
-def _backup(path: str, stamp: str) -> str:
-    """A copy beside the file with its mode and owner; a second one in the same second gets a number."""
+def backup_name(path: str, now_s: float) -> str:
+    """The name that a backup made now gets; a second one in the same second has a number."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
     name, count = f"{path}{BACKUP}{stamp}", 1
     while os.path.lexists(name):
         count += 1
         name = f"{path}{BACKUP}{stamp}-{count}"
+    return name
+
+
+def _backup(path: str, now_s: float) -> str:
+    """A copy beside the file with its mode and owner."""
+    name = backup_name(path, now_s)
     _like(path, name, as_bytes(read_text(path)))
     return name
 
@@ -81,8 +87,21 @@ def _nothing() -> None:
 
 
 def _mkdir(step: FileChange, now_s: float) -> Callable[[], object]:
-    os.mkdir(step.path, 0o755)
-    os.chmod(step.path, 0o755)  # whatever the umask
+    os.mkdir(step.path, 0o700)
+    descriptor = -1
+    try:
+        # By its descriptor: somebody who owns the folder above could put a link there meanwhile.
+        descriptor = os.open(step.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if step.owner is not None and step.owner != (os.geteuid(), os.getegid()):
+            os.fchown(descriptor, *step.owner)
+        os.fchmod(descriptor, 0o755)  # whatever the umask
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.rmdir(step.path)
+        raise
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
     return lambda: os.rmdir(step.path)
 
 

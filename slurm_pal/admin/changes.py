@@ -42,6 +42,7 @@ class FileChange(NamedTuple):
     why: str
     new: str = ""  # the text afterwards; for a link, its target
     old: str | None = None  # the text before, None if there is none
+    owner: tuple[int, int] | None = None  # uid and gid of a new folder; None: the caller's
 
 
 class ChangePlan(NamedTuple):

@@ -32,6 +32,11 @@ def find_conf(named: str | None) -> str:
     return path
 
 
+def conf_texts(conf: str) -> dict[str, str]:
+    """The texts of slurm.conf and all that it includes, by path. Raises UsageError."""
+    return conf_text.read_all(conf, read_text)
+
+
 def read(conf: str, config: Config, plugin: str | None = None, plugin_dirs: str = "") -> SiteFiles:
     """Read all that a plan needs.
 
@@ -40,7 +45,7 @@ def read(conf: str, config: Config, plugin: str | None = None, plugin_dirs: str 
 
     Raises UsageError for a file that cannot be read or is far too large.
     """
-    texts = conf_text.read_all(conf, read_text)
+    texts = conf_texts(conf)
     folder = os.path.dirname(conf)
     plugstack = os.path.realpath(conf_text.value(conf, texts, "PlugStackConfig") or os.path.join(folder, PLUGSTACK))
     stack = read_text(plugstack) if os.path.exists(plugstack) else None

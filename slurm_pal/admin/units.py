@@ -26,7 +26,8 @@ GUARD = "systemd/pal-lease-guard.service"
 PUBLISH = "systemd/pal-publish-table.service"
 CRON, LOGROTATE = "cron.d/pal-rebalance", "logrotate.d/pal-rebalance"
 SWEEP, EVENING, SWEEP_CRON = "systemd/pal-profile.service", "systemd/pal-profile.timer", "cron.d/pal-profile"
-NAMES = (PUBLISH, SERVICE, GUARD, ONCE, TIMER, CRON, LOGROTATE, SWEEP, EVENING, SWEEP_CRON)
+PUBLISH_CRON = "cron.d/pal-publish-table"
+NAMES = (PUBLISH, SERVICE, GUARD, ONCE, TIMER, CRON, LOGROTATE, SWEEP, EVENING, SWEEP_CRON, PUBLISH_CRON)
 
 _PROGRAM, _STATE_DIR, _USER, _GROUP = "/usr/bin/pal-rebalance", "/var/lib/slurm-pal", "slurm", "slurm"
 _SWEEPER, _WINDOW = "/usr/bin/pal-profile", "20:00-06:00"
@@ -137,6 +138,7 @@ def filled(where: Deployment) -> dict[str, str]:
         SWEEP: _windowed(_service(shipped[SWEEP], where), where),
         EVENING: _windowed(shipped[EVENING], where),
         SWEEP_CRON: _windowed(_cron(shipped[SWEEP_CRON], where), where),
+        PUBLISH_CRON: _cron(shipped[PUBLISH_CRON], where),
     }
 
 
@@ -161,7 +163,7 @@ def _service(text: str, where: Deployment) -> str:
 def _cron(text: str, where: Deployment) -> str:
     variables = {"PATH": _PATH} | where.variables
     text = text.replace(f"PATH={_PATH}\n", "".join(f"{name}={value}\n" for name, value in variables.items()))
-    for shipped, ours in ((_PROGRAM, where.program), (_SWEEPER, where.sweeper)):
+    for shipped, ours in ((_PROGRAM, where.program), (_SWEEPER, where.sweeper), (_PAL, where.pal)):
         text = text.replace(f"{_USER} {shipped} ", f"{where.user} {ours} ")
     return text
 

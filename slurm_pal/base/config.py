@@ -95,6 +95,12 @@ KEYS: dict[str, dict[str, Key]] = {
             "",
             "live prices, CSV of partition,price of a GPU hour,Unix time; newer than a day they count before [prices]",
         ),
+        "avoid_slow": Key(1.1, "bound of --pal-avoid-slow where users state none: a slowdown", minimum=1.001),
+        "admin_note": Key(
+            False,
+            "say for people in the admin comment of each job on which GPUs it runs, once it has started "
+            "(pal publish-table --every, pal-rebalance --daemon --act)",
+        ),
         "save_times_max": Key(
             100, "how often at most a job is continued after its time limit (palsub --pal-save-before)", minimum=0
         ),
@@ -393,9 +399,14 @@ def load(environ: dict[str, str] | None = None) -> Config:
     return config
 
 
+def site_file(env: Mapping[str, str]) -> str:
+    """The path of the site's own settings, whether it exists or not."""
+    return env.get("SLURM_PAL_CONFIG") or os.path.join(os.path.dirname(slurm_conf()), "pal.toml")
+
+
 def config_files(env: dict[str, str]) -> list[str]:
     """The configuration files that exist, weakest first."""
-    site = env.get("SLURM_PAL_CONFIG") or os.path.join(os.path.dirname(slurm_conf()), "pal.toml")
+    site = site_file(env)
     found = [site] if os.path.exists(site) or env.get("SLURM_PAL_CONFIG") else []
     parts = os.path.join(os.path.dirname(site), "pal.d")
     if os.path.isdir(parts):

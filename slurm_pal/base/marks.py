@@ -21,6 +21,9 @@ ELASTIC, COMPANION = "elastic", "companion"
 CONTINUED = "cont"
 """Written by the checkpoint wrapper: how often the job was continued after its time limit; `of`: how often at most."""
 
+ALONE = "alone"
+"""In the mark of a lease or of the submit filter: the slowdown where plain Slurm would have put the job then."""
+
 NODES = "n"
 """In the word of palsub or of the submit filter: how many nodes a job with a total of GPUs was submitted for."""
 

@@ -124,5 +124,6 @@ class Decision(NamedTuple):
     unknown: tuple[str, ...] = ()
     lease_s: float = 0.0
     lease_why: str = ""
+    avoid_s: float = 0.0  # beside a node list: how long `excluded` stays because the user wants that; 0.0: not at all
     stage_in_s: float = 0.0  # to bring what the chosen nodes lack of the job's input
     slower_why: str = ""  # why the GPUs chosen are slower than those of plain Slurm, and by how much at most

@@ -12,6 +12,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.marks import ALONE
 from slurm_pal.slurm.parse import LEASE_MARK
 
 REQUIRED, EXCLUDED, PARTITION = "ReqNodeList", "ExcNodeList", "Partition"
@@ -103,6 +104,10 @@ def verdict(reason: str, made_s: float, until_s: float, pass_s: float, now_s: fl
     return "clear" if now_s >= until_s + grace_s else "wait"
 
 
-def comment(lease_s: float, user_req: str, user_exc: str, action: str, ours: str) -> str:
-    """The mark by which a daemon knows a lease on a job: the user's lists, what was done, and the list we set."""
-    return f"{LEASE_MARK}{lease_s:.0f};req={user_req};exc={user_exc};act={action};set={ours}"
+def comment(lease_s: float, user_req: str, user_exc: str, action: str, ours: str, alone: float | None = None) -> str:
+    """The mark by which a daemon knows a lease on a job: the user's lists, what was done, and the list we set.
+
+    `alone` is the slowdown where plain Slurm would have put the job, for whoever explains it.
+    """
+    said = f";{ALONE}={alone:.3f}" if alone is not None else ""
+    return f"{LEASE_MARK}{lease_s:.0f};req={user_req};exc={user_exc};act={action};set={ours}{said}"

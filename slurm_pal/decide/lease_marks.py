@@ -46,18 +46,24 @@ class Update(NamedTuple):
 
 
 def mark_in(text: str) -> Mark | None:
-    """The mark in a comment, whatever else stands there; None where there is none."""
-    pairs = marks.read(text, _KEY)
+    """The first mark in a comment, whatever else stands there; None where there is none."""
+    return next(iter(_marks_in(text)), None)
+
+
+def _marks_in(text: str) -> list[Mark]:
+    return [mark for pairs in marks.words(text, _KEY) if (mark := _mark(pairs)) is not None]
+
+
+def _mark(pairs: Mapping[str, str]) -> Mark | None:
     if not re.fullmatch(r"\d{1,9}(\.\d{1,3})?", pairs.get(_KEY, "")):
         return None
     own = pairs.get("req", ""), pairs.get("exc", "")
-    return Mark(float(pairs[_KEY]), *own, pairs.get("act", ""), pairs.get("set", ""), pairs)
+    return Mark(float(pairs[_KEY]), *own, pairs.get("act", ""), pairs.get("set", ""), dict(pairs))
 
 
 def marks_of(job: SlurmJob) -> list[Mark]:
-    """The marks on a job: the filter's, palsub's."""
-    found = (mark_in(job.admin_comment), mark_in(job.comment))
-    return [mark for mark in found if mark is not None]
+    """The marks on a job: the filter's, palsub's, which has two where it has set a node list and an exclusion."""
+    return [*_marks_in(job.admin_comment), *_marks_in(job.comment)]
 
 
 def in_force(job: SlurmJob) -> dict[str, str]:

@@ -19,6 +19,7 @@ REASONS = {
     "slow-rare": "only slow GPUs are free, and better ones become free too rarely to wait for them",
     "faulty": "only GPUs that were seen to fail are free, and waiting for others can pay",
     "faulty-all": "only GPUs that were seen to fail are free, and no better ones will become free for this job",
+    "avoid": "its user wants it to avoid slow GPUs, and waiting for others can pay",
     "soft": "nobody would take a node list back",
     "memory": "Slurm would give it all the memory of a node, and how much is free is not known here",
     "size": "nodes of several sizes may take it, and the best may be too small for what Slurm adds to its request",
@@ -57,6 +58,7 @@ SETTINGS = {
     "run_share": KEYS["submit"]["expected_run_share"].default,
     "run_s": KEYS["submit"]["expected_run_s"].default,
     "wait_share": WAIT_SHARE,
+    "avoid": KEYS["submit"]["avoid_slow"].default,
     "faulty": FAULTY,
 }
 """The filter's word for a setting -> its value where the table does not say."""

@@ -105,10 +105,12 @@ def guarded(table: str) -> bool:
 
 def stood_by(journal: str) -> bool:
     """Whether the child of a tick is at work, which takes back what that has left, as far as this user may look."""
-    return os.path.exists(child_path(journal)) and _held(child_path(journal))
+    return _held(child_path(journal))
 
 
 def _held(path: str) -> bool:
+    if not os.path.exists(path):  # made by whoever looks, perhaps root, it would keep its holder out
+        return False
     try:
         with locked(path, "a lease guard"):
             return False

@@ -25,18 +25,21 @@ from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.lease_marks import Update, ending, judged
 from slurm_pal.leases import pinned, promise
 from slurm_pal.leases.pinned import Remembered
+from slurm_pal.publisher.job_notes import JobNotes
 from slurm_pal.publisher.observed import collector
 from slurm_pal.publisher.standing import standing
-from slurm_pal.publisher.table import applications, records
+from slurm_pal.publisher.table import applications, avoided, records
 from slurm_pal.slurm.client import LAST_S, Overview, SlurmClient
 from slurm_pal.slurm.parse import whole
-from slurm_pal.store import gpus_text, heartbeat, lua_table, snapshot, sure_labels, user_files
+from slurm_pal.store import gpus_text, heartbeat, lua_table, snapshot, starts, sure_labels, user_files
 from slurm_pal.store.lua_table import Header
 from slurm_pal.store.snapshot import Snapshot
 from slurm_pal.store.sure_labels import SureLabels
 from slurm_pal.submit.market import read as read_market
 
 LATEST_S = 2.0**40  # a moment after the end of every lease, Unix seconds
+LEAST_AVOIDED = 0.02
+"""A GPU that is slower than the median by less is in nobody's way."""
 BEAT_S = 3.0
 """Between two heartbeats; palsub believes one for three times as long."""
 AGE, LEAST_AGE_S = 2.5, 10.0
@@ -159,6 +162,7 @@ def write_table(
     # What changed in Slurm in the second of the question may be missing from its answer.
     header = Header(_epoch(path, asked_s), int(asked_s), min(config.number("filter", "max_age_s"), max_age_s), clears)
     found = records(answers, config, scores.epoch, slurm, market, hourly)
+    found |= avoided(overview.nodes, scores, 1.0 + LEAST_AVOIDED)
     size = _replace(config, header, found | dict(measured or {}))
     pools = len(set(answers.pools.values()))
     return Written(path, size, header, pools, len(answers.nodes), answers.policy, tuple(notes))
@@ -222,6 +226,8 @@ class Publisher:
         self._scores_epoch: int | None = None  # of the gpus.txt in place, as far as we have looked
         self._observers = collector(config, site=True)
         self._labels = SureLabels(config)
+        self._starts = starts.Starts(config.snapshot_path)
+        self._notes = JobNotes(client) if config.flag("submit", "admin_note") else None
         self._tidied_s = 0.0
 
     def publish(self, now_s: float) -> Publication:
@@ -270,6 +276,8 @@ class Publisher:
             trouble += [*more, *self._beat(now_s)]
         elif self._stays:
             trouble.append(f"leases are not taken back: only SlurmUser ({known.slurm_user}) and root may do that")
+        if known.may_clear:
+            trouble += self._note_starts(overview.jobs if jobs is None else jobs, known)
         table, gpus_written = None, False
         if not self._writes:
             return Publication(query_s, tuple(ended), table, gpus_written, tuple(trouble))
@@ -285,6 +293,21 @@ class Publisher:
         except BusyError:
             pass  # a publisher that stays does this better
         return Publication(query_s, tuple(ended), table, gpus_written, tuple(trouble))
+
+    def _note_starts(self, jobs: Sequence[SlurmJob], known: SlurmSettings) -> list[str]:
+        """Write down on which GPUs jobs have started, for `pal explain` after their end, and for people where the site
+        wants that."""
+        trouble: list[str] = []
+        try:
+            new = self._starts.add(jobs, starts.hidden(known.pairs.get("PrivateData", "")))
+            if self._notes and self._stays:
+                self._notes.add(new)
+                trouble += self._notes.write(jobs, snapshot.read(self._config.snapshot_path))
+        except (OSError, DataError) as error:
+            path = starts.path_of(self._config.snapshot_path)
+            text = f"{path} cannot be written ({one_line(error)}): pal explain does not know the GPUs of ended jobs"
+            trouble.append(one_line(error) if isinstance(error, DataError) else text)
+        return trouble
 
     def _turn(self) -> contextlib.AbstractContextManager[None]:
         """The publisher's lock, where it is not held all the time. Raises BusyError, DataError."""

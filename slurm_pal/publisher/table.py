@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
-from slurm_pal.base.cluster import Counting
+from slurm_pal.base.cluster import Counting, Node
 from slurm_pal.base.config import Config
+from slurm_pal.base.faults import OK
+from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.base.prices import Prices, Rates
 from slurm_pal.decide.alternatives import TIME
 from slurm_pal.decide.steering import BEATS, Market, PricedGpus
@@ -20,6 +22,7 @@ from slurm_pal.sensitivity.catalogue import APPLICATIONS
 from slurm_pal.slurm.parse import counting, whole
 from slurm_pal.store.gpus_text import decimal
 from slurm_pal.store.lua_table import NAME, name
+from slurm_pal.store.snapshot import Snapshot
 
 _SETTINGS = {
     "pass_s": ("submit", "lease_pass_s"),
@@ -27,12 +30,15 @@ _SETTINGS = {
     "run_share": ("submit", "expected_run_share"),
     "run_s": ("submit", "expected_run_s"),
     "barred": ("placement", "barred_slowdown"),
+    "avoid": ("submit", "avoid_slow"),
     "locality": ("placement", "locality_penalty"),
 }
 """The filter's word for a setting of pal.toml."""
 _MEMORY = {"mem_node": "DefMemPerNode", "mem_cpu": "DefMemPerCPU", "most_mem_cpu": "MaxMemPerCPU"}
 """The filter's word for what slurm.conf says of memory, MiB."""
 _TRES = re.compile(r"[a-z0-9_.:-]+")
+MOST_AVOIDED = 256
+"""Nodes with slow GPUs that the table names for each class, the slowest ones."""
 ENTRY = 64  # an entry of a list is node x ENTRY + GPUs gone
 
 
@@ -85,6 +91,24 @@ def records(
         found["goal"] = goal
     found |= _market(market) if market is not None else {}
     return found | (_prices(prices) if prices is not None else {})
+
+
+def avoided(nodes: Iterable[Node], scores: Snapshot, least: float) -> dict[str, str]:
+    """For jobs whose users avoid slow GPUs: nodes with a GPU slower than `least` or faulty, and its slowdown."""
+    found: dict[str, list[tuple[float, str]]] = {c: [] for c in SENSITIVITY_CLASSES}
+    for node in nodes:
+        gpus = [scores.gpu(row) for row in scores.rows.get(node.name, range(0))]
+        if not gpus or not NAME.fullmatch(node.name):
+            continue
+        fails = any(gpu.state != OK for gpu in gpus)
+        for c, slow in found.items():
+            worst = FAULTY if fails else max(gpu.slowdown.get(c, 1.0) for gpu in gpus)
+            if worst > least:
+                slow.append((worst, node.name))
+    return {
+        f"avoid.{c}": " ".join(f"{name}={decimal(worst)}" for worst, name in sorted(slow, reverse=True)[:MOST_AVOIDED])
+        for c, slow in found.items() if slow
+    }  # fmt: skip
 
 
 def _prices(prices: Prices) -> dict[str, str]:

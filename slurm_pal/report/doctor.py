@@ -23,6 +23,7 @@ from slurm_pal.base.errors import (
     one_line,
 )
 from slurm_pal.base.faults import FAULTS, cure_of, fault_of
+from slurm_pal.base.file_system import OF_ONE_HOST, file_system
 from slurm_pal.base.files import may_write, read_trusted
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SlurmJob
@@ -50,10 +51,6 @@ WATCHER_S = 60.0
 """So long after the end of a lease its watcher may still take the list back."""
 MISSED = 3.0
 """Ticks that may be missed before the last one counts as long ago; a timer starts one each minute."""
-_OF_ONE_HOST = frozenset({
-    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay", "f2fs", "jfs", "reiserfs", "bcachefs",
-})  # fmt: skip
-"""File systems that one host has for itself, unless it exports them."""
 _RESTART = "systemctl restart pal-rebalance.service"
 
 
@@ -382,24 +379,12 @@ def _spool(config: Config, snapshot: Snapshot | None) -> list[CheckResult]:
     others = hosts - {socket.gethostname().partition(".")[0]}
     if others:
         return [CheckResult("ok", "spool", f"results of {len(others)} other nodes have come through {spool}")]
-    kind = _file_system(spool)
-    if kind not in _OF_ONE_HOST:
+    kind = file_system(spool)
+    if kind not in OF_ONE_HOST:
         return [CheckResult("ok", "spool", f"{spool} is on {kind or 'a file system'} that nodes can share")]
     text = f"{spool} is on a disk of this host ({kind}): no node elsewhere can drop its results there"
     mend = "pal.toml: [paths] spool = a folder that SlurmUser can write on every node, or export this one"
     return [CheckResult("warn", "spool", text, mend)]
-
-
-def _file_system(path: str) -> str:
-    """The type of the file system that a path is or would be on, "" if that is not known."""
-    path = os.path.realpath(path)
-    best = ("", "")
-    with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="replace") as stream:
-        for words in map(str.split, stream):
-            place = words[1].replace("\\040", " ") if len(words) > 2 else ""
-            if len(place) >= len(best[0]) and f"{path}/".startswith(place.rstrip("/") + "/"):
-                best = (place, words[2])
-    return best[1]
 
 
 def _slots(snapshot: Snapshot, overview: Overview) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:

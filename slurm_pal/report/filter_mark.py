@@ -71,6 +71,10 @@ def lines(found: dict[str, Any]) -> list[str]:
         text.insert(0, f"goal {found['goal']}: partition {found['partition']} of {','.join(found['partitions'])}")
     if "slow" in found:
         text.append(f"best GPUs free then: predicted at {found['slow']} of a median GPU's time")
+    if "avoid" in found:
+        bound, sign, why = found["avoid"].partition(":")
+        kept = f"submitted as written, since {REASONS.get(why, why)}" if sign else "kept off nodes with such GPUs"
+        text.append(f"GPUs slower than {bound} are to be avoided: {kept}")
     if "lease" in found:
         text.append(f"lease: {found['lease']} s, taken back by the daemon")
     return [*text, f"table: epoch {found.get('epoch', '-')}"]

@@ -205,19 +205,21 @@ class CliClient:
             raise SlurmError(f"scontrol ended before it had shown {len(job_ids)} jobs: {_complaint(done)}")
         return dict(zip(job_ids, parts, strict=True))
 
-    def task(self, array_id: int, index: int) -> int | None:
+    def tasks(self, array_id: int, indexes: Sequence[int]) -> dict[int, int]:
         fields, word = ("jobid", "arrayjobid", "arraytaskid"), told.mark()
         done = self._run(told.argv(fields, word, "-j", str(int(array_id))), "")
         if done.returncode != 0:
             if "Invalid job id" in done.stderr:
-                return None
+                return {}
             raise SlurmError(f"squeue failed: {_complaint(done)}")
         rows = told.rows(done.stdout, fields, word).items()
         tasks = {
             job_id: row["arraytaskid"].strip() for job_id, row in rows if digits(row["arrayjobid"].strip()) == array_id
         }
-        own = (job_id for job_id, text in tasks.items() if digits(text) == index)
-        return next(own, array_id if parse.has_task(tasks.get(array_id, ""), index) else None)
+        own = {task: job_id for job_id, text in reversed(tasks.items()) if (task := digits(text)) is not None}
+        waiting = tasks.get(array_id, "")
+        found = {index: own[index] for index in indexes if index in own}
+        return found | {i: array_id for i in indexes if i not in own and parse.has_task(waiting, i)}
 
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
         fields, word = ("jobid", "state", "reason", "name"), told.mark()

@@ -73,8 +73,8 @@ class SlurmClient(Protocol):
         """Those of these jobs that slurmctld still knows, from one process (one small RPC each)."""
         ...
 
-    def task(self, array_id: int, index: int) -> int | None:
-        """The job id of an array's task: its own, or the array's for one that waits; None where there is none."""
+    def tasks(self, array_id: int, indexes: Sequence[int]) -> dict[int, int]:
+        """Of those of these tasks of an array that exist the job ids: their own, or the array's for one that waits."""
         ...
 
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_pal.base import marks
 from slurm_pal.base import prices as price_list
@@ -220,9 +220,7 @@ class Asking:
     def __init__(self, wanted: Choices, line: CommandLine, script: Script | None) -> None:
         """Raises SlurmError where sbatch cannot be started."""
         self._run = runner(_ASK_S)
-        names = ",".join(place.partition for place in wanted.places)
-        fields = ",".join(f"{name}:|" for name in _QUEUED)
-        self._queue = self._run.start(["squeue", "-h", "-t", "PD", "-p", names, "-O", fields], "")
+        self._queue = self._run.start(queue_argv(place.partition for place in wanted.places), "")
         stdin = "" if line.script is not None or line.has("wrap") else _stub(script)
         self._answers = [
             self._run.start(
@@ -237,20 +235,30 @@ class Asking:
 
     def queued(self) -> dict[str, list[Waiting]]:
         """Partition -> the jobs that wait for nodes there. Raises SlurmError."""
-        found: dict[str, list[Waiting]] = {}
-        for line in self._queue().stdout.splitlines():
-            row = [cell.strip() for cell in line.split("|")]
-            if len(row) > len(_QUEUED) and row[5].startswith(FOR_NODES):
-                each, whole = _last_number(row[2]), _last_number(row[3])
-                nodes = max(1, digits(row[4].partition("-")[0]) or 1)
-                one = Waiting(whole or each * nodes, float(seconds(row[1]) or 0), nodes)
-                for name in row[0].split(","):
-                    found.setdefault(name, []).append(one)
-        return found
+        return waiting_in(self._queue().stdout)
 
     def end(self) -> None:
         """The answers are no longer wanted."""
         self._run.end()
+
+
+def queue_argv(partitions: Iterable[str]) -> list[str]:
+    """The command that shows what waits in these partitions, for `waiting_in`."""
+    return ["squeue", "-h", "-t", "PD", "-p", ",".join(partitions), "-O", ",".join(f"{name}:|" for name in _QUEUED)]
+
+
+def waiting_in(stdout: str) -> dict[str, list[Waiting]]:
+    """Partition -> the jobs that wait for nodes there, by what squeue showed."""
+    found: dict[str, list[Waiting]] = {}
+    for line in stdout.splitlines():
+        row = [cell.strip() for cell in line.split("|")]
+        if len(row) > len(_QUEUED) and row[5].startswith(FOR_NODES):
+            each, whole = _last_number(row[2]), _last_number(row[3])
+            nodes = max(1, digits(row[4].partition("-")[0]) or 1)
+            one = Waiting(whole or each * nodes, float(seconds(row[1]) or 0), nodes)
+            for name in row[0].split(","):
+                found.setdefault(name, []).append(one)
+    return found
 
 
 def _last_number(text: str) -> int:

@@ -17,8 +17,8 @@ PAL_VALUES = (
     "class", "app", "policy", "checkpoint", "elastic", "elastic-partition", "elastic-hook", "fork",
     "goal", "alt", "input", "save-before", "save-times",
 )  # fmt: skip
-PAL_OPTIONAL = ("movable", "observe")
-PAL_FLAGS = ("off", "dry-run", "explain", "json", "watch", "help")
+PAL_OPTIONAL = ("movable", "observe", "avoid-slow")
+PAL_FLAGS = ("off", "dry-run", "explain", "json", "watch", "note", "help")
 
 Option = tuple[str, str]
 """(long name, value); the value of a flag is ""."""

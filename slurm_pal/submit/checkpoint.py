@@ -23,7 +23,7 @@ SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM")
 WRAP = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
 """What sbatch puts before the words of --wrap (seen on 22.05)."""
 
-_PLACE = re.compile(rb"#@HEADER@|#@PART@|@(?:INTERPRETER|COMMAND|SIGNAL|FIRST|BEFORE|TIMES|ARRAY)@")
+_PLACE = re.compile(rb"#@HEADER@|#@PART@|@(?:INTERPRETER|NOTE|COMMAND|SIGNAL|FIRST|BEFORE|TIMES|ARRAY)@")
 
 
 class CannotWrap(PalError):
@@ -38,13 +38,13 @@ def signal_in(command: str) -> str:
 
 def wrapped(
     line: CommandLine, script: Script | None, command: str, site: SiteOptions, part: bytes = b"", first: str = "",
-    saving: Saving = NO_SAVING,
+    saving: Saving = NO_SAVING, note: tuple[str, ...] = (),
 ) -> tuple[str, bytes, CommandLine]:  # fmt: skip
     """Path and text of a wrapper for this submission, and the command line that sends it. Writes nothing.
 
     `command` is "" for a job that makes no checkpoints, `part` what the job has beside its script, `first`
     a command that the script, which is for a shell, is to run before its own, `saving` what is to happen before its
-    time limit.
+    time limit, `note` the words of the command that prints the line for the end of its output.
 
     The file has the name that sbatch would give the job: the script's, "wrap", or "sbatch" for a
     script on stdin. Raises CannotWrap or OSError.
@@ -55,7 +55,7 @@ def wrapped(
             raise CannotWrap("sbatch accepts no script with --wrap")
         path = _place("wrap")
         body = WRAP + os.fsencode(f"{first}\n{words}" if first else words) + b"\n"
-        text = render(body, command, False, part, saving)
+        text = render(body, command, False, part, saving, note)
         return path, text, line._replace(before=without(line.before, "wrap", site), after=(path,))
     body = script.body if script else b""
     if len(body) >= READ_LIMIT:
@@ -64,7 +64,7 @@ def wrapped(
         from slurm_pal.submit.observing import with_observer
 
         body = with_observer(body, first)
-    text = render(body, command, part=part, saving=saving)
+    text = render(body, command, part=part, saving=saving, note=note)
     path, after = sent_as(line)
     return path, text, line._replace(after=after)
 
@@ -82,7 +82,10 @@ def sent_as(line: CommandLine) -> tuple[str, tuple[str, ...]]:
     return path, (*dashes, path, *line.after[len(dashes) + 1 :])
 
 
-def render(body: bytes, command: str, directives: bool = True, part: bytes = b"", saving: Saving = NO_SAVING) -> bytes:
+def render(
+    body: bytes, command: str, directives: bool = True, part: bytes = b"", saving: Saving = NO_SAVING,
+    note: tuple[str, ...] = (),
+) -> bytes:  # fmt: skip
     """The wrapper around the script `body`, which makes checkpoints by `command` ("": none).
 
     `directives` is false for a script of --wrap, in which sbatch reads none. Raises CannotWrap
@@ -100,6 +103,7 @@ def render(body: bytes, command: str, directives: bool = True, part: bytes = b""
         b"#@HEADER@": header,
         b"#@PART@": part or b"#",
         b"@INTERPRETER@": b" ".join(quoted(word) for word in _interpreter(body)),
+        b"@NOTE@": b" ".join(quoted(os.fsencode(word)) for word in note),
         b"@COMMAND@": quoted(b"" if number else os.fsencode(command)),
         b"@BEFORE@": b"%d" % saving.before_s,
         b"@TIMES@": b"%d" % saving.times,

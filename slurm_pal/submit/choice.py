@@ -23,6 +23,8 @@ its own, which come before `--` or the script name:
   --pal-app NAME     the class of a known application, or of one under [apps] in pal.toml
   --pal-policy NAME  another placement rule (class-fit, pal, pm-first, threshold, packed,
                      random)
+  --pal-avoid-slow[=X]  the job is kept off nodes with GPUs slower than X (1.10: 10 % slower than
+                     the median), for as long as waiting for others can pay
   --pal-watch        a small process of yours takes node lists back from pending jobs, also
                      where a daemon does (default: where none does)
   --pal-movable[=S]  the job may be moved to better GPUs while it runs: it is requeued and
@@ -55,6 +57,8 @@ its own, which come before `--` or the script name:
                      have it (the site's table, and what your jobs report by pal have)
   --pal-observe[=S]  measure in the job's first S seconds how much it suffers from slow GPUs,
                      so that later jobs of its name need no class; 0: do not
+  --pal-note         a line at the end of the job's output: on which GPUs it ran, and what Slurm
+                     alone would have given
   --pal-explain      explain on stderr what was decided, and why
   --pal-json         the same as JSON: on stderr, with --pal-dry-run on stdout
   --pal-dry-run      print the exact sbatch command and the reason; submit nothing
@@ -66,7 +70,7 @@ In the script, before its first command:  #PAL class=A   or   #PAL app=resnet50
                                           #PAL checkpoint=touch save; sleep 5
                                           #PAL checkpoint=auto
                                           #PAL save-before=5m save-times=3
-                                          #PAL observe
+                                          #PAL observe note avoid-slow=1.2
                                           #PAL elastic=2:6 elastic-partition=guest
                                           #PAL fork=5
                                           #PAL goal=cost
@@ -86,7 +90,7 @@ OBSERVE_S = 300.0
 """How long a job is observed if its user asks for it and neither user nor site states a time."""
 DIRECTIVES = (
     "class", "app", "movable", "checkpoint", "observe", "elastic", "elastic-partition", "elastic-hook", "fork", "goal",
-    "alt", "input", "save-before", "save-times",
+    "alt", "input", "save-before", "save-times", "note", "avoid-slow",
 )  # fmt: skip
 """What may follow #PAL."""
 _MOST_DIGITS = 9
@@ -118,11 +122,13 @@ class Choice(NamedTuple):
     input: str | None = None  # paths, comma-separated
     save_before: str | None = None  # a time
     save_times: str | None = None  # a number
+    avoid_slow: str | None = None  # a slowdown, "" if not stated; None: not asked for
     off: bool = False
     dry_run: bool = False
     explain: bool = False
     json: bool = False
     watch: bool = False
+    note: bool = False
     help: bool = False
 
 
@@ -190,10 +196,27 @@ def choice(line: CommandLine) -> Choice:
         fork=values.get("fork"), goal=values.get("goal"),
         alt=tuple(value for name, value in line.pal if name == "alt"),
         input=values.get("input"),
+        avoid_slow=_bound(values.get("avoid-slow")),
         save_before=values.get("save-before"), save_times=values.get("save-times"),
         off="off" in values, dry_run="dry-run" in values, explain="explain" in values,
-        json="json" in values, watch="watch" in values, help="help" in values,
+        json="json" in values, watch="watch" in values, note="note" in values, help="help" in values,
     )  # fmt: skip
+
+
+def is_bound(text: str) -> bool:
+    """Whether a text is a slowdown that can be a bound: above 1, below 10."""
+    whole, _, part = text.partition(".")
+    plain = digits(whole) is not None and len(whole) == 1 and (not part or (digits(part) is not None and len(part) < 5))
+    return plain and 1.0 < float(text) < 10.0
+
+
+def _bound(said: str | None) -> str | None:
+    if said and not is_bound(said):
+        raise UsageError(
+            f"--pal-avoid-slow={said!r} is not a slowdown between 1.0 and 10, such as --pal-avoid-slow=1.10 for GPUs "
+            "that are 10 % slower than the median"
+        )
+    return said
 
 
 def sensitivity(

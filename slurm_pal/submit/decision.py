@@ -181,6 +181,10 @@ def render(made: Record) -> list[str]:
     lines += _considered(sensitivity)
     if made.get("observed_s"):
         lines.append(f"observed in its first {made['observed_s']:g} s")
+    if made.get("avoid_slow"):
+        lines.append(_avoided(made["avoid_slow"]))
+    if made.get("note"):
+        lines.append("its output ends with a line about its GPUs")
     if made.get("locality"):
         penalties = ", ".join(f"{factor:.3g}" for factor in made["locality"]["penalties"])
         lines.append(f"locality penalty {penalties} by level of the network: the steps of its earlier jobs showed it")
@@ -250,6 +254,17 @@ def _elastic(wanted: Record) -> list[str]:
         lines.append(f"  the first by: {shlex.join(wanted['companion_argv'])}")
         lines += [f"  each other one may start {wanted['spacing_s']:g} s later"] if number > 1 else []
     return lines
+
+
+def _avoided(shown: Record) -> str:
+    """What its user wants the job to be kept off, and whether it was."""
+    bound = f"GPUs slower than {shown['bound']:g} are to be avoided ({shown['from']})"
+    if shown["refused"]:
+        return f"{bound}: submitted as written, since {shown['refused']}"
+    if not shown["nodes"]:
+        return f"{bound}: it can get none"
+    kept = f"kept off {shown['nodes']} for {shown['seconds']:.0f} s at most"
+    return f"{bound}: {kept}, the slowest there {shown['slowest']:.3g}"
 
 
 def _inputs(shown: Record) -> str:

@@ -26,6 +26,7 @@ class Lease(NamedTuple):
     excluded: str = ""  # our --exclude, "" when we set none
     user_req: str = ""  # what the user asked for, put back
     user_exc: str = ""
+    avoid_until_s: float = 0.0  # beside a node list: when the exclusion ends; 0.0: with it
     started: bool = False  # the job has run: a requeue would bring our lists back into force
 
 
@@ -51,6 +52,11 @@ def confirm(prepared: str, lease: Lease) -> str:
 def has_started(path: str, lease: Lease) -> None:
     """Keep the lease of a job that runs. Raises OSError."""
     write_atomic(path, _encode(lease._replace(started=True)), 0o600)
+
+
+def without_pin(path: str, lease: Lease) -> None:
+    """The node list has ended and the exclusion stays for its own time. Raises OSError."""
+    write_atomic(path, _encode(lease._replace(pinned="", until_s=lease.avoid_until_s, avoid_until_s=0.0)), 0o600)
 
 
 def drop(path: str) -> None:
@@ -90,4 +96,5 @@ def _decode(table: dict[str, Any]) -> Lease:
     if not all(text.isprintable() and " " not in text for text in texts.values()):
         raise ValueError("a node list holds a blank")
     texts["started"] = table.get("started") is True  # type: ignore[assignment]  # files of older releases have none
+    numbers["avoid_until_s"] = float(table.get("avoid_until_s", 0.0))
     return Lease(job_id=int(table["job_id"]), **numbers, **texts)  # type: ignore[arg-type]

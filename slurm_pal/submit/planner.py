@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from slurm_pal.store.snapshot import Snapshot
     from slurm_pal.submit.alternatives import Asking, Choices, NamedPlace, Picked
     from slurm_pal.submit.asked import Asked
+    from slurm_pal.submit.avoid_slow import AvoidsSlow
     from slurm_pal.submit.elastic import Elastic
 
 NOWHERE = "no job is sent to chosen nodes: no daemon takes node lists back, and {}; shown once a day"
@@ -91,8 +92,20 @@ def plan(
     work = _Work(name if spreads else "", config)
     places = _Places(wanted, line, script, config, name, warnings) if wanted else None
     data = _Data(chosen, script, config, warnings)
+    wants = _avoids(chosen, script, config, warnings)
     scores, decided, clearer, steered = _decide(
-        request, config, policy, known, clearer_for, now_s, asked, name if steers else "", places, data, work
+        request,
+        config,
+        policy,
+        known,
+        clearer_for,
+        now_s,
+        asked,
+        name if steers else "",
+        places,
+        data,
+        work,
+        wants,
     )
     picked = places.picked if places else None
     request = picked.request if picked else request
@@ -101,7 +114,10 @@ def plan(
     if decided.lease_s and not request.comment:
         own_req, own_exc = ",".join(request.req_nodes), ",".join(request.exc_nodes)
         ours = ",".join(decided.pinned or decided.excluded)
-        mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours)
+        alone = decided.plain.slowdown if decided.plain else None
+        mark = lease.comment(decided.lease_s, own_req, own_exc, decided.action, ours, alone)
+        if decided.avoid_s:
+            mark += f" {lease.comment(decided.avoid_s, own_req, own_exc, 'exclude', ','.join(decided.excluded))}"
     if steered:
         added.append(f"--partition={steered.partition}")
         mark = f"{mark} {steered.mark}".strip()
@@ -132,6 +148,7 @@ def plan(
         warnings=warnings,
     ) | {"movable": moving.shown | {"open_mode": open_mode} if moving.movable else None}
     made["saving"] = {**saving._asdict(), "checkpoint": moving.checkpoint} if saving.before_s else None
+    made["avoid_slow"] = wants.shown(decided) if wants else None
     made["places"] = picked.shown if picked else None
     made["locality"] = work.shown
     made["inputs"] = data.shown and data.shown | {"stage_in_s": round(decided.stage_in_s, 1)}
@@ -194,6 +211,17 @@ def _added(
     return [f"--open-mode={APPEND}", *comments]
 
 
+def _avoids(chosen: Choice, script: Script | None, config: Config, warnings: list[str]) -> AvoidsSlow | None:
+    """What the user wants the job to be kept off, None where they say nothing."""
+    directives = script.pal if script else ()
+    said = chosen.avoid_slow is not None or any(name == "avoid-slow" for name, _ in directives)
+    if not said and not os.environ.get("SLURM_PAL_AVOID_SLOW"):
+        return None
+    from slurm_pal.submit.avoid_slow import asked
+
+    return asked(chosen, os.environ, directives, config.number("submit", "avoid_slow"), warnings)
+
+
 def _source(config: Config, snapshot: Snapshot | DataError | None, now_s: float) -> decision.Record | None:
     if snapshot is None or isinstance(snapshot, DataError):
         return None
@@ -235,7 +263,7 @@ def _clearer(
 
 def _decide(
     request: Request, config: Config, policy: str, known: Verdict, clearer_for: Callable[[Overview], str],
-    now_s: float, asked: Asked, name: str, places: _Places | None, data: _Data, work: _Work,
+    now_s: float, asked: Asked, name: str, places: _Places | None, data: _Data, work: _Work, wants: AvoidsSlow | None,
 ) -> tuple[Snapshot | DataError | None, Decision, str, SteeredJob | None]:  # fmt: skip
     """Ask Slurm; meanwhile import the code that decides and read the snapshot. Also who takes a lease back, and the
     partition where the job of this name belongs ("": it is not to be steered)."""
@@ -278,7 +306,13 @@ def _decide(
         request = request._replace(partitions=(steered.partition,))
     near = data.near(overview, now_s)
     settings = settings.knowing(work.penalties(request))
-    made = decide(request, overview, found, known.sensitivity, settings, clearer, now_s, measured=measured, data=near)
+
+    def decided(one: Request) -> Decision:
+        return decide(one, overview, found, known.sensitivity, settings, clearer, now_s, measured=measured, data=near)
+
+    if wants is None:
+        return found, decided(request), clearer, steered
+    made = wants.decided(request, decided, overview, found, known.sensitivity, settings, clearer)
     return found, made, clearer, steered
 
 
@@ -414,6 +448,7 @@ def _lease(decided: Decision, request: Request, config: Config, now_s: float) ->
         job_id=0,
         made_s=now_s,
         until_s=now_s + decided.lease_s,
+        avoid_until_s=now_s + decided.avoid_s if decided.avoid_s else 0.0,
         pass_s=config.number("submit", "lease_pass_s"),
         last_s=now_s + config.number("submit", "lease_max_s") + LAST_MARGIN_S,
         pinned=",".join(decided.pinned),
@@ -475,7 +510,11 @@ def _watch(planned: SubmissionPlan, made: Lease, job_id: int) -> None:
     path = lease_file.confirm(
         planned.prepared,
         made._replace(
-            job_id=job_id, made_s=made.made_s + shift_s, until_s=made.until_s + shift_s, last_s=made.last_s + shift_s
+            job_id=job_id,
+            made_s=made.made_s + shift_s,
+            until_s=made.until_s + shift_s,
+            last_s=made.last_s + shift_s,
+            avoid_until_s=made.avoid_until_s and made.avoid_until_s + shift_s,
         ),
     )
     watcher.start(os.path.dirname(path))

@@ -59,7 +59,7 @@ def main(words: list[str], asked: Asked) -> int:
     Raises KeyboardInterrupt when the user interrupts before sbatch has been started.
     """
     try:
-        line = argv_module.parse(words, _SiteOptions())
+        line = argv_module.parse(words, PluginOptions())
         chosen = choices.choice(line)
         if chosen.help:
             from slurm_pal.submit import show
@@ -77,7 +77,7 @@ def main(words: list[str], asked: Asked) -> int:
         asked.end()
 
 
-class _SiteOptions:
+class PluginOptions:
     """Runs `sbatch --help` once, for options that only the site's plug-ins know."""
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class Submission:
         """The plan, or None when the site or the user has switched us off."""
         script = self._read_script()
         if script is not None:
-            script = script.understood(_SiteOptions())
+            script = script.understood(PluginOptions())
             if any(name == "pal-off" for name, _ in script.options.found):
                 return None
         from slurm_pal.submit.asked import likely
@@ -229,11 +229,12 @@ class Submission:
         moves, saving = self._moving(script, config)
         named = self._named(script)
         sent, changed, seconds = self._observe(named, config)
-        if moves.checkpoint or self._elastic:
-            moves, saving, sent = self._wrap(moves, saving, sent, changed, config)
+        noted = self._noted(script)
+        if moves.checkpoint or self._elastic or noted:
+            moves, saving, sent, noted = self._wrap(moves, saving, sent, changed, config, noted)
         if self._elastic:
             self._again_line = sent
-        elif (seconds or named is not script) and not moves.checkpoint:
+        elif (seconds or named is not script) and not (moves.checkpoint or noted):
             sent, seconds = self._send(sent, changed, seconds)
         from slurm_pal.submit.planner import plan, prepare
 
@@ -243,6 +244,7 @@ class Submission:
         )  # fmt: skip
         self._choose(planned)
         planned.made["observed_s"] = seconds
+        planned.made["note"] = noted
         planned.made["checkpoint"] = self._means.shown if self._means else None
         if self._elastic:
             planned.made["elastic"] = self._elastic.shown(self._line)
@@ -427,7 +429,7 @@ class Submission:
 
             try:
                 observers.check(self._line, os.environ, script, asked)
-                line, changed = observers.observed(self._line, script, config, seconds, _SiteOptions())
+                line, changed = observers.observed(self._line, script, config, seconds, PluginOptions())
                 return line, changed, seconds
             except PalError as error:
                 if asked:
@@ -451,12 +453,23 @@ class Submission:
                 return self._line, 0.0
         return sent, seconds
 
-    def _wrap(
-        self, moves: Moving, saving: Saving, line: CommandLine, script: Script | None, config: Config
-    ) -> tuple[Moving, Saving, CommandLine]:
-        """Put the script into the wrapper that makes checkpoints, and of an elastic job counts workers.
+    def _noted(self, script: Script | None) -> bool:
+        """Whether the job's output is to end with a line about its GPUs."""
+        directives = script.pal if script else ()
+        asked = self._choice.note or variable(os.environ, "NOTE") or any(name == "note" for name, _ in directives)
+        if not asked:
+            return False
+        from slurm_pal.submit import note
 
-        Returns the new command line. A failure costs the checkpoint, not the job; that of an elastic job is raised.
+        return note.wanted(self._choice, os.environ, directives, self._warnings)
+
+    def _wrap(
+        self, moves: Moving, saving: Saving, line: CommandLine, script: Script | None, config: Config, noted: bool
+    ) -> tuple[Moving, Saving, CommandLine, bool]:
+        """Put the script into the wrapper that makes checkpoints, of an elastic job counts workers, and has the note.
+
+        Returns the new command line, and whether there will be a note. A failure costs checkpoint and note, not the
+        job; that of an elastic job is raised.
         """
         from slurm_pal.submit import checkpoint
 
@@ -475,14 +488,23 @@ class Submission:
                 from slurm_pal.submit import recipes
 
                 command, first = recipes.command(recipe, self._means.file), recipes.END_SCRIPT if recipe.ends else ""
-            path, text, sent = checkpoint.wrapped(line, script, command, _SiteOptions(), part, first, saving)
+            words: tuple[str, ...] = ()
+            if noted:
+                from slurm_pal.submit import note
+
+                words = note.command(config)
+            path, text, sent = checkpoint.wrapped(line, script, command, PluginOptions(), part, first, saving, words)
             if self._choice.dry_run:
-                return moves, saving, self._line
+                return moves, saving, self._line, noted
             self._wrapper = path
             checkpoint.write(path, text)
         except (PalError, OSError) as error:
             if self._elastic:
                 raise
+            if noted:
+                self._warnings.append(f"no line about its GPUs at the job's end: {one_line(error)}")
+            if not moves.checkpoint:
+                return moves, saving, line, False
             kept = moves.restarts or not (moves.transparent or (self._means and self._means.recipe))
             left = "movable without one" if moves.movable and kept else "not movable" if moves.movable else ""
             left = left or "not continued after its time limit"
@@ -490,8 +512,8 @@ class Submission:
             if self._means:
                 self._means = self._means._replace(name="requeue" if kept else "none", why=one_line(error), recipe=None)
             # Without the wrapper Slurm's notice would kill it.
-            return moves._replace(checkpoint="", movable=moves.movable and kept), NO_SAVING, line
-        return moves, saving, sent
+            return moves._replace(checkpoint="", movable=moves.movable and kept), NO_SAVING, line, False
+        return moves, saving, sent, noted
 
     def _unwrap(self) -> None:
         """sbatch has read the wrapper, or never will."""
@@ -515,6 +537,7 @@ class Submission:
         observed = planned.made["observed_s"] and (wrapped or not self._line.has("wrap"))
         parts = [*(["an observer"] if observed else []), *(["the checkpoint command"] if wrapped else [])]
         parts += ["the count of its workers"] if self._elastic else []
+        parts += ["the line at its end"] if planned.made["note"] else []
         copy = [f"sbatch would get a copy of the script, with {' and '.join(parts)}"] if parts else []
         return show.dry_run(planned.words, [*copy, *show.lines(planned.made)])
 
@@ -541,7 +564,7 @@ class Submission:
             os.lseek(0 if self._stdin is None else self._stdin, self._offset, os.SEEK_SET)
         planned.made |= {"action": "none", "reason": "sbatch refused the words added by palsub"}
         planned.made |= {"added": planned.word, "argv": words, "lease": None, "movable": None, "observed_s": 0.0}
-        planned.made["saving"] = None
+        planned.made |= {"saving": None, "note": False}
         planned.lease = None
         ended = self._run(planned, words, careful=False)
         if ended.status == 0:
@@ -576,7 +599,7 @@ class Submission:
 
         made: list[int] = []
         try:
-            self._wrapper, body, sent = elastic.wrapped(wanted, self._line, self._script, base, _SiteOptions())
+            self._wrapper, body, sent = elastic.wrapped(wanted, self._line, self._script, base, PluginOptions())
             checkpoint.write(self._wrapper, body)
             made, trouble = elastic.submit(self._path, elastic.companions(wanted, sent, base))
         except (PalError, OSError) as error:

@@ -163,9 +163,13 @@ class Watcher:
         if verdict == "wait" and item.pinned and looked_at and judge(item, states, now_s, in_vain=True) == "clear":
             verdict = "clear" if self._in_vain(item.job_id, now_s) else "wait"
         if verdict == "clear":
+            stays = item.avoid_until_s > now_s and not item.started and now_s < item.last_s
             try:
-                clear(self._client, item)
-                lease_file.drop(path)
+                clear(self._client, item._replace(excluded="") if stays else item)
+                if stays:
+                    lease_file.without_pin(path, item)
+                else:
+                    lease_file.drop(path)
             except SlurmError:  # it may just have started, or Slurm has it in its hands; the next look will show
                 self._refused = True
         elif verdict == "keep":

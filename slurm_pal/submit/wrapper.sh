@@ -2,11 +2,12 @@
 #@HEADER@
 # SPDX-License-Identifier: MIT
 # shellcheck disable=SC2317 # traps call what seems to be called by nobody
-# == palsub --pal-checkpoint, --pal-elastic: this part runs the job's own script, which stands below ==
+# == palsub --pal-checkpoint, --pal-elastic, --pal-note: this part runs the job's own script, which stands below ==
 # If the job makes checkpoints, it makes one when the batch shell gets SIGUSR1, and then says so in the
 # job's comment: pal:ack=<restart>.<number>, with ;failed=1 where there is no checkpoint. Where --pal-save-before
 # wants that, and its time limit is near by then, it requeues the job: pal:cont=<how often>;of=<at most>.
 pal_interpreter=(@INTERPRETER@) # of the job's own script
+pal_note=(@NOTE@)               # --pal-note: a command that prints a line about the job's GPUs; none: there is no such line
 pal_command=@COMMAND@           # a shell command that writes a checkpoint; or, where there is none,
 pal_signal=@SIGNAL@             # the signal by which the job's processes write one; neither: it makes none
 pal_first=@FIRST@               # the line at which the job's own script begins
@@ -232,6 +233,24 @@ pal_usr1() {
   pal_writer=$!
 }
 
+# The line about the job's GPUs is made at its start, in the background, so that its end waits for nobody.
+pal_look_up() {
+  [ "${#pal_note[@]}" != 0 ] || return
+  (trap - INT QUIT; pal_plain_slurm; exec "$(command -pv timeout)" -k 5 60 "${pal_note[@]}") > "$pal_dir/note" < /dev/null 3<&- 4<&- 5>&- &
+  pal_noter=$!
+}
+
+# Show it; at the end of a very short job it may take two more seconds, unless somebody else ends the job.
+pal_show_note() {
+  local try
+  [ -n "$pal_noter" ] || return
+  for try in {1..20}; do
+    if [ -n "$pal_ending" ] || ! kill -0 "$pal_noter"; then break; fi
+    command -p sleep 0.1
+  done
+  if ! kill -0 "$pal_noter" && wait "$pal_noter"; then command -p head -n 1 -- "$pal_dir/note"; fi
+}
+
 # Run the script once, with the number of the run in its environment; leave its exit status in pal_status. Traps only
 # note signals and end `wait`: bash (5.2) loses track of what a trap that interrupted `wait` starts. If the script ends
 # at the moment of a signal, a second `wait` knows its status, unless bash has missed the end: it would wait for ever.
@@ -276,7 +295,8 @@ pal_drop() { command -p rm -rf -- "$pal_dir"; }
 
 pal_clean() {
   pal_part
-  kill "$pal_witness" "$pal_writer"
+  pal_show_note
+  kill "$pal_witness" "$pal_writer" "$pal_noter"
   pal_drop
 }
 
@@ -286,7 +306,7 @@ pal_main() {
   set +euCf
   pal_failglob="" # the same by BASHOPTS
   if shopt -q failglob; then pal_failglob=1; shopt -u failglob; fi
-  pal_writer="" pal_ending="" pal_status=1 pal_requeues=${SLURM_RESTART_COUNT:-0} pal_reruns=0
+  pal_writer="" pal_noter="" pal_ending="" pal_status=1 pal_requeues=${SLURM_RESTART_COUNT:-0} pal_reruns=0
   exec 3<&0 5>&2 2> /dev/null
   pal_job=$SLURM_JOB_ID # a task's own number may be that of its array, which means all of them
   [ "$pal_array" = 0 ] || pal_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
@@ -296,6 +316,7 @@ pal_main() {
   trap pal_clean EXIT
   # shellcheck disable=SC2064 # the name is to be expanded now
   for name in HUP INT QUIT USR1 USR2 ALRM TERM; do trap "pal_got+=' $name'" "$name"; done
+  pal_look_up
   pal_join
   while :; do
     pal_run "$@"

@@ -26,9 +26,12 @@ OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT, LOANS = (
 """Own jobs; those of others; AdminComment; node features; node weights; places in the queue; reservations, without
 which nobody waits; the nodes of partitions, without which nothing is lent."""
 
+OPERATOR = "operator"
+"""The role of those whom slurmdbd knows as operators or administrators."""
+
 _MAY = {
     "slurm-user": frozenset({OWN, OTHERS, COMMENT, FEATURES, WEIGHTS, PLACES, WAIT, LOANS}),
-    "operator": frozenset({OWN, OTHERS, PLACES, WAIT}),
+    OPERATOR: frozenset({OWN, OTHERS, PLACES, WAIT}),
     "user": frozenset({OWN}),
 }
 _NOT_DONE = {
@@ -109,4 +112,4 @@ def _by_accounting(pairs: Mapping[str, str], user: str, run: Runner | None) -> s
             f"slurmdbd does not answer, which knows whether {user} is a Slurm operator ({one_line(error)}): wait until "
             "it does, or steer only your own jobs: pal-rebalance --mine"
         ) from None
-    return "operator" if done.stdout.strip().lower() in _OPERATORS else "user"
+    return OPERATOR if done.stdout.strip().lower() in _OPERATORS else "user"

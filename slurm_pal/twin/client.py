@@ -80,8 +80,8 @@ class VirtualClient:
         known = self._slurm.jobs
         return {job_id: self._slurm.show(known[job_id]) for job_id in job_ids if job_id in known}
 
-    def task(self, array_id: int, index: int) -> int | None:
-        return None  # there are no arrays
+    def tasks(self, array_id: int, indexes: Sequence[int]) -> dict[int, int]:
+        return {}  # there are no arrays
 
     def job_states(self, name_prefix: str = "", user: str = "") -> dict[int, tuple[str, str]]:
         self.queries += 1

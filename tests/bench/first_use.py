@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""What a site gets that types README's lines of installation as they stand: how many of 50 mixed jobs palsub places.
+"""What a site gets that installs by hand as docs/admin.md has it: how many of 50 mixed jobs palsub places.
 
     python tests/bench/first_use.py [--jobs 50] [--seed 1] [--watch never] [--json]
 
 Runs as root in namespaces of its own, in which /opt, /usr/local and /var/lib are overlays and /etc/slurm is the
 configuration of a fresh lab of 8 x 4 emulated GPUs that the user slurm runs; nothing stays on the machine.
-The lines are read from README.md and given to a shell, word for word, in a copy of the committed tree. `sudo -u slurm`
+The lines are read from the page and given to a shell, word for word, in a copy of the committed tree. `sudo -u slurm`
 is a script of two lines, since the machine may have no sudo. A lab runs jobs of its own user only, so slurm submits.
 A job counts as placed if palsub named nodes, excluded some or asked for a preference.
 """
@@ -44,9 +44,9 @@ MIX = (
 """Weights and requests: of 50 jobs 49 ask for GPUs, two of them are arrays, which are never pinned."""
 
 
-def readme_lines() -> list[str]:
+def installing_lines() -> list[str]:
     """The lines of installation, and the one that puts palsub into PATH."""
-    text = (ROOT / "README.md").read_text().partition("\n## Install on a cluster")[2]
+    text = (ROOT / "docs/admin.md").read_text().partition("\n## By hand")[2]
     block = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
     link = re.search(r"`(ln -s [^`]*palsub[^`]*)`", text)
     assert block and link
@@ -123,7 +123,7 @@ def inside(work: Path, args: argparse.Namespace) -> None:
     site = Site(work)
     site.prepare()
     took: dict[str, float] = {}
-    first, *rest = readme_lines()
+    first, *rest = installing_lines()
     for line in (first, *rest):
         started = time.monotonic()
         doctor = "pal doctor" in line  # says what is still missing
@@ -146,6 +146,20 @@ def inside(work: Path, args: argparse.Namespace) -> None:
     waits = site.shell(f"sudo -u {USER} squeue -h -t PD -o %r").stdout.split()
     site.shell(f"sudo -u {USER} /opt/slurm-pal/bin/pal lab down --dir {work}/home/lab")
     print(json.dumps({"lines_s": took, "doctor": healthy.returncode, "jobs": found, "waiting": waits}))
+
+
+def in_namespaces(program: str, *words: str) -> dict[str, object]:
+    """What `program --inside DIR words` prints last, as JSON, in namespaces of its own, where DIR is empty."""
+    if os.geteuid() != 0:
+        sys.exit(f"{program} needs root for its namespaces")
+    with tempfile.TemporaryDirectory(prefix="pal") as work:
+        own = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, program]
+        done = subprocess.run([*own, "--inside", work, *words], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(done.returncode)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(result, dict)
+    return result
 
 
 def show(result: dict[str, object]) -> None:
@@ -174,15 +188,7 @@ def main() -> None:
     if args.inside:
         inside(Path(args.inside), args)
         return
-    if os.geteuid() != 0:
-        sys.exit("first_use.py needs root for its namespaces")
-    with tempfile.TemporaryDirectory(prefix="pal") as work:
-        own = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, __file__]
-        words = ["--inside", work, "--jobs", str(args.jobs), "--seed", str(args.seed), "--watch", args.watch]
-        done = subprocess.run([*own, *words], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(done.returncode)
-    result = json.loads(done.stdout.splitlines()[-1])
+    result = in_namespaces(__file__, "--jobs", str(args.jobs), "--seed", str(args.seed), "--watch", args.watch)
     print(json.dumps(result)) if args.json else show(result)
 
 

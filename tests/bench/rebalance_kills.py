@@ -10,7 +10,7 @@ recipe: they save on SIGTERM, when they find a stop file, or at intervals. Score
 every few seconds, so that there is always something to move. The daemon is killed, half of the
 time at a random moment, otherwise just after it has written its journal or logged a chosen step, and started again.
 With --victims a kill also meets a node of the job that is being moved, as if its power were cut (slurmd, slurmstepd and
-all of its jobs; it boots again), or that job's program.
+all of its jobs; it boots again, and an admin resumes it), or that job's program.
 Now and then somebody takes the target of a move. In the end it runs undisturbed and gets a SIGTERM. With --partitions
 the nodes are in two partitions that all jobs name; which one is faster for which job is also drawn anew, and the tick
 shares them out.
@@ -477,6 +477,14 @@ class Nodes:
         self._watch.cut.update(there | self._jobs(node))
         resume(self._directory, [node])
 
+    def welcome(self) -> None:
+        """As an admin does with nodes that Slurm keeps DOWN, since they have booted without being asked to."""
+        argv = ["sinfo", "-h", "-N", "-t", "down", "-o", "%N %E"]
+        for line in subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines():
+            node, _, reason = line.partition(" ")
+            if "unexpectedly rebooted" in reason:
+                subprocess.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=True)
+
     def end_programs(self, node: str) -> bool:
         """Kill those on this node that recipes move; whether there was one."""
         found = False
@@ -752,6 +760,7 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
     rng, began_s = random.Random(args.seed + 3), time.monotonic()
     with contextlib.ExitStack() as looks:
         looking = looks.enter_context(beside(watch.glance, 0.5))
+        looks.enter_context(beside(nodes.welcome, 1.0))
         with beside(lambda: crowd.feed(watch.living), 0.05) as feeding, beside(site.draw, DRAW_S):
             for tries in itertools.count():
                 count = sum(killer.killed.values())

@@ -233,7 +233,7 @@ def known_options() -> set[str]:
 
 def span_complaint(span: str) -> str:
     """Of inline code: commands that do not exist, and options that the command has not; "" for nothing."""
-    words = re.sub(r"[\[\]]", " ", span).split()
+    words = re.sub(r"[\[\]]", " ", span).partition(" -- ")[0].split()  # what follows is another program's
     if not words or words[0] not in (*PROGRAMS, "palsub"):
         return ""
     if words[0] == "palsub":

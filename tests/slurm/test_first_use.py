@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The first use of a fresh installation: README's lines on a lab that nobody prepared, and what a user then sees.
+"""The first use of a fresh installation: docs/admin.md's lines "by hand" on a lab that nobody prepared, and what a user
+then sees.
 
 `tests/bench/first_use.py` types them as they stand, in namespaces of its own.
 """
@@ -52,8 +53,8 @@ class Site:
         )  # fmt: skip
 
     def typed(self) -> list[str]:
-        """README's lines, with the paths and the account of this lab; the package is installed already."""
-        text = (ROOT / "README.md").read_text().partition("\n## Install on a cluster")[2]
+        """The page's lines, with the paths and the account of this lab; the package is installed already."""
+        text = (ROOT / "docs/admin.md").read_text().partition("\n## By hand")[2]
         block = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
         assert block
         first, *lines = block[1].splitlines()
@@ -76,7 +77,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(running, tmp_path_factory.mktemp("home"))
 
 
-def test_after_readmes_lines_palsub_places_jobs(site: Site) -> None:
+def test_installed_by_hand_palsub_places_jobs(site: Site) -> None:
     """Without a daemon, class features or a setting."""
     for line in site.typed():
         done = site.run(line)

@@ -127,7 +127,7 @@ def test_without_a_setting_option_or_daemon_the_watcher_is_there(user: User) -> 
     job = user.started(user.submit("--no-requeue", "--pal-class=A", "--gres=gpu:2", "--wrap", "sleep 30"))
     assert job.gpus == {"n2": (0, 1)} and job.req_nodes == ("n2",)
     assert job.comment.startswith("pal:lease=") and job.comment.endswith(
-        ";act=nodelist;set=n2 pal:job=A;from=--pal-class"
+        ";act=nodelist;set=n2;alone=1.300 pal:job=A;from=--pal-class"
     )
     deadline_s = time.monotonic() + PATIENCE_S
     while user.leases() or user.watchers():

@@ -29,7 +29,9 @@ FAST = {"SLURM_PAL_PROFILE_MAX_PARALLEL": "8", "SLURM_PAL_PROFILE_SPARE_NODES": 
 SCRIPT = "#!/bin/bash\n#SBATCH --gres=gpu:1 --time=10\ngmx mdrun -s topol.tpr -deffnm run -cpi\n"
 PRINTED = (
     "pal gpus --json", "pal nodes --json", "pal top --json", "pal doctor --json", "pal report --json",
-    "pal report --gpu n1:0 --json", "pal throughputs --json", "pal admin status --json", "pal explain --last --json",
+    "pal report --gpu n1:0 --json", "pal throughputs --json", "pal setup --dry-run --json", "pal admin status --json",
+    "pal explain --last --json",
+    "pal explain 1,2 --json", "pal whatif --exclude slow --json -- --gres=gpu:1 --wrap true",
     "pal why-slow $(squeue -h -t R -o %A | head -n 1) --json", "pal recipes --json",
     "pal recipes --check job.sh --json", "pal moves --json", "pal loans --json", "pal-rebalance --json",
     "pal-rebalance --once --act --keep-ticks ticks --json", "pal ticks ticks --json",

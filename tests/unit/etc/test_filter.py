@@ -16,7 +16,7 @@ from slurm_pal.sensitivity.cascade import HISTORY, WORD, Evidence, decide
 from slurm_pal.sensitivity.keys import name_key, script_digest, script_key
 from slurm_pal.store.lua_table import Header, encode
 
-from ...doubles.lua_filter import NO_VAL, NOW_S, PARTITIONS, install, job, parts, run
+from ...doubles.lua_filter import NO_VAL, NOW_S, PARTITIONS, Seen, install, job, parts, run
 from ...doubles.trials import trials
 
 SETTINGS = "pass_s=3 lease_max_s=600 run_share=0.5 run_s=3600 barred=1.05 wait_share=0.5 locality=1.7"
@@ -81,7 +81,8 @@ def test_a_job_is_sent_to_the_best_gpus_and_marked(site: Path) -> None:
     assert seen.values["set_req_nodes"] == "n1"
     # (1.012 - 0.96) x half of two hours
     assert seen.values["set_admin_comment"] == (
-        "site:x pal:lease=187;req=;exc=;class=?;from=default;act=nodelist;set=n1;why=best;slow=0.960;epoch=17"
+        "site:x pal:lease=187;req=;exc=;class=?;from=default;act=nodelist;set=n1;why=best;slow=0.960;alone=1.012;"
+        "epoch=17"
     )
 
 
@@ -797,3 +798,37 @@ def test_the_lease_is_what_waiting_pays_against_the_best_of_the_others(site: Pat
     write_table(site / "pal_table.lua", records() | {"plain.1.A.2": "0.96:n0:1.2"}, epoch=18)
     _, seen = run(site, [job(tres_per_node="gres:gpu:2", time_limit=120)])
     assert seen.mark["lease"] == "3"
+
+
+def avoiding(site: Path, line: str = "#PAL avoid-slow", **fields: object) -> Seen:
+    """One job of two GPUs and an hour on a table in which n1 has a GPU that is 40 % slower."""
+    write_table(site / "pal_table.lua", records() | {"avoid.A": "n9=2 n1=1.4 n0=1.06"})
+    asked = {"tres_per_node": "gres:gpu:2", "time_limit": 60, "script": f"#!/bin/sh\n{line}\ntrue\n"} | fields
+    return run(site, [job(**asked)])[1]
+
+
+def test_who_avoids_slow_gpus_is_kept_off_their_nodes_beside_a_node_list(site: Path) -> None:
+    seen = avoiding(site, exc_nodes="n5")
+    assert (seen.values["set_req_nodes"], seen.values["set_exc_nodes"]) == ("n0", "n5,n1")
+    first, second = seen.values["set_admin_comment"].split(" ")
+    assert "act=nodelist;set=n0;why=best" in first and ";avoid=1.1;" in first
+    assert second == "pal:lease=600;req=;exc=n5;act=exclude;set=n1"  # .4 x 1800 s, at most submit.lease_max_s
+    assert avoiding(site, "#PAL avoid-slow=1.5").values["set_req_nodes"] == "n1"
+    assert avoiding(site, "#PAL class=C avoid-slow").values.get("set_exc_nodes", "") == ""
+    for line in ("#PAL avoid-slow=0.9", "#PAL avoid-slow=99", "#PAL avoid-slow=1.2.3", "#PAL avoid-slower", "true"):
+        assert "set_exc_nodes" not in avoiding(site, line).values, line
+
+
+def test_where_no_good_gpus_are_free_it_waits_for_a_time(site: Path) -> None:
+    seen = avoiding(site, tres_per_node="gres:gpu:4", time_limit=10)
+    assert seen.values.get("set_req_nodes", "") == ""
+    assert (seen.values["set_exc_nodes"], seen.mark["why"], seen.mark["lease"]) == ("n1", "avoid", "120")  # .4 x 300 s
+    assert seen.mark["avoid"] == "1.1"
+
+
+def test_where_no_other_node_could_take_it_it_is_submitted_as_written(site: Path) -> None:
+    seen = avoiding(site, exc_nodes="n0")
+    assert seen.values.get("set_exc_nodes", "") == "" and seen.mark["avoid"] == "1.1:slow-all"
+    assert [line for line in seen.logs if "avoid-slow: submitted as written, since only slow GPUs are free" in line]
+    array = avoiding(site, array_inx="1-3")
+    assert array.mark["avoid"] == "1.1:array" and "set_exc_nodes" not in array.values

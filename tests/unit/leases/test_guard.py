@@ -161,7 +161,8 @@ def test_there_is_one_guard_and_one_publisher(place: Place, monkeypatch: pytest.
     with ending(publisher):
         with pytest.raises(BusyError, match=f"pid {publisher.pid}"), promise.publishing(place.table, 5.0):
             pass
-        assert not promise.guarded(place.table)
+        assert not promise.guarded(place.table) and not promise.stood_by(place.table)
+        assert not os.path.exists(promise.guard_path(place.table))  # root's, it would keep SlurmUser's guard out
         with guard.locked(promise.guard_path(place.table), "a lease guard"):
             assert promise.guarded(place.table)
 

@@ -16,7 +16,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError
 from slurm_pal.decide.case import Settings
 from slurm_pal.publisher.standing import standing
-from slurm_pal.publisher.table import applications, records
+from slurm_pal.publisher.table import applications, avoided, records
 from slurm_pal.store.lua_table import FilterTable, Header, encode, name, read_header, read_table
 
 from .test_standing import cluster, node, scores
@@ -111,6 +111,15 @@ MEMORY = {"DefMemPerCPU": "500", "MaxMemPerNode": "UNLIMITED", "JobDefaults": "(
 """What Slurm's configuration says of memory."""
 
 
+def test_the_nodes_with_slow_gpus_are_named_the_slowest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [node(name, ("v100", "v100")) for name in ("n0", "n1", "n2", "odd name")]
+    table = {("n0", 0): 1.2, ("n0", 1): 1.0, ("n1", 1): 1.4, ("n2", 0): 1.01, ("odd name", 0): 3.0}
+    found = avoided(nodes, scores(table, {"A": [0.9, 1.2]}), 1.02)
+    assert found["avoid.A"] == "n1=1.4 n0=1.2"
+    monkeypatch.setattr("slurm_pal.publisher.table.MOST_AVOIDED", 1)
+    assert avoided(nodes, scores(table, {"A": [0.9, 1.2]}), 1.02)["avoid.A"] == "n1=1.4"
+
+
 def test_the_records_of_a_cluster(tmp_path: Path) -> None:
     config = Config()
     config.apps = {"VASP": "B", "resnet50": "C", "a b": "A"}
@@ -120,8 +129,8 @@ def test_the_records_of_a_cluster(tmp_path: Path) -> None:
     body = records(standing(overview, scored, Settings(), True), config, 17, MEMORY)
     assert body["scores_epoch"] == "17"
     assert body["settings"] == (
-        "pass_s=3 lease_max_s=600 run_share=0.5 run_s=3600 barred=1.05 locality=1.7 mem_cpu=500 wait_share=0.5 "
-        "faulty=10"
+        "pass_s=3 lease_max_s=600 run_share=0.5 run_s=3600 barred=1.05 avoid=1.1 locality=1.7 mem_cpu=500 "
+        "wait_share=0.5 faulty=10"
     )
     assert body["app.vasp"] == "B" and body["app.resnet50"] == "C" and applications(config)[1] == ("a b",)
     assert body["prefer.A"] == "pal_A_v0"

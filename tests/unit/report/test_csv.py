@@ -33,6 +33,8 @@ from ...doubles.records_factory import NOW_S, record
 
 NO_TABLE = {
     "pal ack": "says a word to the tick",
+    "pal note": "one line for a job's output",
+    "pal whatif": "a sentence, and a few ways to submit one job",
     "pal have": "reports, shows nothing",
     "pal admin dashboard": "a file",
     "pal admin install": "steps that are shown or taken",
@@ -56,6 +58,7 @@ NO_TABLE = {
     "pal progress": "says a word to the tick",
     "pal publish-table": "one line",
     "pal report": "a page of sentences and pictures; its tables are those of pal gpus and pal compare",
+    "pal setup": "steps that are shown or taken",
     "pal trace convert": "writes a CSV of its own",
     "pal trace generate": "writes a CSV of its own",
     "pal trace hash": "copies a file",

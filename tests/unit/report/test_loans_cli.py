@@ -264,7 +264,7 @@ def test_the_first_sentence_for_an_admin_and_for_its_user(site: Path, monkeypatc
     text = invoke("explain", "7").stdout
     assert "began to take it off n5:0,1 for partition owner\n" in text and "gain predicted" not in text
     become(monkeypatch, "otto", False)
-    assert first(7).startswith("Job 7 (train)"), "another user's words are not theirs to read"
+    assert first(7).startswith("Job 7 of anna got 2 GPUs"), "another user's words are not theirs to read"
 
 
 def test_a_checkpoint_one_that_never_came_and_a_job_that_is_gone(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,11 +291,11 @@ def test_a_job_that_slurm_itself_preempted(site: Path, monkeypatch: pytest.Monke
     assert first(4).startswith("Job 4 was put back into the queue 2 times, not by us")
     monkeypatch.setitem(JOBS, 7, JOBS[7]._replace(restarts=2))
     assert first(7).endswith("; somebody else, or Slurm itself, put it back into the queue once")
-    assert first(3).startswith("Job 3 (train)"), "nothing happened to it"
+    assert first(3).startswith("Job 3 of anna got 2 GPUs"), "nothing happened to it"
     monkeypatch.setitem(JOBS, 4, JOBS[4]._replace(comment="pal:companion=3"))
-    assert first(4).startswith("Job 4 (train)"), "the journal does not say when we released a flexible worker"
+    assert first(4).startswith("Job 4 of "), "the journal does not say when we released a flexible worker"
     monkeypatch.setitem(JOBS, 1, JOBS[1]._replace(restarts=3))
-    assert first(1).startswith("Job 1 (train)"), "no guest"
+    assert first(1).startswith("Job 1 of "), "no guest"
 
 
 def test_a_guest_that_waits_while_nodes_are_closed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,17 +13,22 @@ from click.testing import CliRunner, Result
 
 from slurm_pal.admin.shipped import lua_files
 from slurm_pal.base import state
+from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, UsageError
+from slurm_pal.base.file_system import file_system
 from slurm_pal.base.jobs import Asks
 from slurm_pal.cli import explain as explain_command
+from slurm_pal.cli.job_names import JobName
 from slurm_pal.cli.pal import pal
-from slurm_pal.report import actual, doctor, inventory, placing, table
+from slurm_pal.journal import paths
+from slurm_pal.report import actual, inventory, placing, table
 from slurm_pal.report.check_result import CheckResult
 from slurm_pal.report.doctor import examine
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm, write_shims
 from slurm_pal.store import heartbeat, snapshot
 from slurm_pal.submit import decision, lease_file, watcher
+from slurm_pal.tick.role import Role
 
 NOW_S = 1_800_000_000.0
 
@@ -266,14 +271,14 @@ def test_a_spool_on_a_disk_of_this_host_is_doubted_until_results_come(
 ) -> None:
     publish(site, scores(*((node, 0) for node in measured or ("here",))))
     monkeypatch.setattr("socket.gethostname", lambda: "here.example.org")
-    monkeypatch.setattr("slurm_pal.report.doctor._file_system", lambda path: kind)
+    monkeypatch.setattr("slurm_pal.report.doctor.file_system", lambda path: kind)
     (finding,) = [f for f in examine(CliClient(FakeSlurm()), NOW_S) if f.topic == "spool"]
     assert finding.level == level and str(site / "spool") in finding.text
 
 
 def test_the_file_system_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
-    assert doctor._file_system("/proc/nosuch") == "proc"
-    assert doctor._file_system(str(tmp_path / "a" / "b")) == doctor._file_system(str(tmp_path)) != ""
+    assert file_system("/proc/nosuch") == "proc"
+    assert file_system(str(tmp_path / "a" / "b")) == file_system(str(tmp_path)) != ""
 
 
 def test_doctor_checks_filter_and_plug_in(site: Path) -> None:
@@ -316,7 +321,7 @@ def test_explain_a_job_that_never_saw_palsub(site: Path) -> None:
 def test_what_is_no_job_is_refused_in_one_line(site: Path, text: str) -> None:
     CliClient().submit(["--gres=gpu:2"], "#!/bin/sh\nsleep 1\n")
     result = invoke("explain", "--", text)
-    assert isinstance(result.exception, UsageError) and f"JOBID {text!r} is neither" in str(result.exception)
+    assert isinstance(result.exception, UsageError) and f"JOBID {text!r} is not a job" in str(result.exception)
 
 
 def test_a_task_is_never_taken_for_another_job(site: Path) -> None:
@@ -376,12 +381,14 @@ def test_what_was_noted_of_another_run_or_task_is_not_shown() -> None:
     ended = slurm.job(slurm.submit(["--gres=gpu:1"], "#!/bin/sh\n"))
     assert ended is not None
     ended = ended._replace(state="COMPLETED", start_s=1000.0)
-    whole = explain_command.JobName(17)
-    assert explain_command._started(whole, {"started": noted}, None) == noted
-    assert explain_command._started(whole, {"started": noted}, ended) == noted
-    assert explain_command._started(whole, {"started": noted}, ended._replace(start_s=5000.0)) is None  # requeued
-    assert explain_command._started(whole, {"started": noted}, ended._replace(state="PENDING")) is None
-    assert explain_command._started(explain_command.JobName(17, 2), {"started": noted}, None) is None
+    config, whole = Config(), JobName(17)
+    assert explain_command._started(config, whole, {"started": noted}, None) == noted
+    assert explain_command._started(config, whole, {"started": noted}, ended) == noted
+    assert (
+        explain_command._started(config, whole, {"started": noted}, ended._replace(start_s=5000.0)) is None
+    )  # requeued
+    assert explain_command._started(config, whole, {"started": noted}, ended._replace(state="PENDING")) is None
+    assert explain_command._started(config, JobName(17, 2), {"started": noted}, None) is None
 
 
 def test_of_another_users_job_palsubs_marks_are_shown(site: Path) -> None:
@@ -391,6 +398,28 @@ def test_of_another_users_job_palsubs_marks_are_shown(site: Path) -> None:
     text = invoke("explain", str(number)).stdout
     assert "What the palsub of its user decided" in text and "decision: sent to n1\n" in text
     assert "sensitivity class A (--pal-class)" in text and "user named" not in text
+
+
+@pytest.mark.parametrize(
+    ("user", "role", "sees"), [("ada", "user", True), ("eve", "operator", True), ("eve", "user", False)]
+)
+def test_what_ticks_wrote_on_a_job_is_for_its_user_and_for_operators(
+    site: Path, monkeypatch: pytest.MonkeyPatch, user: str, role: str, sees: bool
+) -> None:
+    def role_of(client: object, pairs: object, mine: bool) -> Role:
+        if role == "user":
+            raise UsageError("may steer only their own jobs")
+        return Role(role, user, frozenset(), ())
+
+    slurm = CliClient(FakeSlurm())
+    found = slurm.job(slurm.submit(["--gres=gpu:1"], "#!/bin/sh\n"))
+    assert found is not None
+    mine = found._replace(user="ada", admin_comment="pal:ev=1763712345;what=moved;gain=812;from=n3:0;to=n5:0")
+    monkeypatch.setattr(paths, "has_powers", lambda: False)
+    monkeypatch.setattr(paths, "user_name", lambda: user)
+    monkeypatch.setattr(explain_command, "role_of", role_of)
+    told = explain_command._ticks(Config(), slurm, mine.job_id, mine)
+    assert bool(told) == sees
 
 
 @pytest.mark.parametrize("why", ["own", "palsub"])

@@ -50,14 +50,14 @@ def test_the_job_of_an_arrays_task(index: int, found: int | None) -> None:
         lines = ["".join(f"{text}{end}" for text, end in zip(row, [*ends, last], strict=True)) for row in rows]
         return Completed(0, "".join(f"{line}\n" for line in lines), "")
 
-    assert CliClient(squeue).task(17, index) == found
+    assert CliClient(squeue).tasks(17, [index]) == ({} if found is None else {index: found})
 
 
 def test_an_array_that_slurm_does_not_know_has_no_task() -> None:
     said = "slurm_load_jobs error: Invalid job id specified\n"
-    assert CliClient(lambda argv, stdin: Completed(1, "", said)).task(17, 2) is None
+    assert CliClient(lambda argv, stdin: Completed(1, "", said)).tasks(17, [2]) == {}
     with pytest.raises(SlurmError, match="squeue failed"):
-        CliClient(lambda argv, stdin: Completed(1, "", "connection refused\n")).task(17, 2)
+        CliClient(lambda argv, stdin: Completed(1, "", "connection refused\n")).tasks(17, [2])
 
 
 @pytest.mark.parametrize(

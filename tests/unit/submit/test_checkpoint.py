@@ -39,7 +39,7 @@ class Job:
     def __init__(
         self, root: Path, body: bytes, command: str, *arguments: str, restarts: int = 0,
         environment: dict[str, str] | None = None, slurm: tuple[str, str] = (SQUEUE, SCONTROL),
-        saving: Saving = NO_SAVING, part: bytes = b"", **limits: int,
+        saving: Saving = NO_SAVING, part: bytes = b"", note: tuple[str, ...] = (), **limits: int,
     ) -> None:  # fmt: skip
         self.root, self.comment = root, root / "comment"
         for name in ("bin", "tmp"):
@@ -49,7 +49,7 @@ class Job:
             (root / "bin" / name).write_text(text)
             (root / "bin" / name).chmod(0o755)
         self.comment.write_text(OWN)
-        text = render(body, command, saving=saving, part=part)
+        text = render(body, command, saving=saving, part=part, note=note)
         for name, seconds in limits.items():
             text, count = re.subn(rb"\npal_%s=\d+" % name.encode(), b"\npal_%s=%d" % (name.encode(), seconds), text)
             assert count == 1

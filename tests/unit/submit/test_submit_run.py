@@ -506,7 +506,7 @@ def test_nobody_beside_the_users_watcher_is_needed(plain_nodes: Site) -> None:
     done = plain_nodes.run([*PALSUB, "--pal-class=A", "--gres=gpu:1", "-t60", "job.sh"], stdin=subprocess.DEVNULL)
     assert done.stdout == b"Submitted batch job 1\n" and done.stderr == b""
     (job,) = json.loads((plain_nodes.root / "fake.json").read_text())["jobs"]
-    mark = "pal:lease=360;req=;exc=;act=nodelist;set=n1 pal:job=A;from=--pal-class"
+    mark = "pal:lease=360;req=;exc=;act=nodelist;set=n1;alone=1.100 pal:job=A;from=--pal-class"
     assert job["req"] == "n1" and job["comment"] == mark  # for whoever asks whose list it is
     (record,) = (plain_nodes.root / "state").rglob("decisions/*/1.json")
     assert json.loads(record.read_text())["lease"]["why"].endswith("taken back by the watcher")
@@ -553,7 +553,7 @@ def test_with_a_live_daemon_the_lease_is_written_on_the_job(scored: Site) -> Non
     assert done.stdout == b"Submitted batch job 1\n" and done.stderr == b""
     (job,) = json.loads((scored.root / "fake.json").read_text())["jobs"]
     word = "pal:job=?;from=default"  # by which a tick knows the job when the lease is over
-    assert job["req"] == "n1" and job["comment"] == f"pal:lease=360;req=;exc=;act=nodelist;set=n1 {word}"
+    assert job["req"] == "n1" and job["comment"] == f"pal:lease=360;req=;exc=;act=nodelist;set=n1;alone=1.100 {word}"
 
 
 def test_a_users_own_comment_stays_and_the_watcher_takes_the_list_back(scored: Site) -> None:
@@ -890,7 +890,11 @@ def test_with_a_live_daemon_a_stated_class_is_written_on_the_job(scored: Site) -
         assert done.returncode == 0 and done.stderr == b""
     first, second, third = (job["comment"] for job in json.loads((scored.root / "fake.json").read_text())["jobs"])
     word = "pal:job=A;from=--pal-class"
-    assert first == f"pal:lease=360;req=;exc=;act=nodelist;set=n1 {word}" and second == "mine" and third == word
+    assert (
+        first == f"pal:lease=360;req=;exc=;act=nodelist;set=n1;alone=1.100 {word}"
+        and second == "mine"
+        and third == word
+    )
 
 
 def test_a_comment_without_room_keeps_its_text(site: Site) -> None:

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: MIT
+"""The line at the end of a job's output: who gets one, and that it never matters to the job."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_pal.base.config import Config
+from slurm_pal.submit import note
+from slurm_pal.submit.argv import parse
+from slurm_pal.submit.choice import Choice, choice
+
+from .test_checkpoint import Job
+
+LINE = "slurm-pal: ran on 2 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "directives", "wanted", "warned"),
+    [
+        (["--pal-note"], {"SLURM_PAL_NOTE": "0"}, (), True, 0),
+        ([], {"SLURM_PAL_NOTE": "1"}, (), True, 0),
+        ([], {"SLURM_PAL_NOTE": "0"}, (("note", ""),), False, 0),
+        ([], {}, (("note", ""),), True, 0),
+        ([], {}, (("note", "0"),), False, 0),
+        ([], {}, (("note", "please"),), False, 1),
+        ([], {"SLURM_PAL_NOTE": "please"}, (("note", "1"),), True, 1),
+        ([], {"SLURM_PAL_NOTE": ""}, (), False, 0),
+        ([], {}, (), False, 0),
+    ],
+)
+def test_who_gets_one(
+    words: list[str], environment: dict[str, str], directives: tuple[tuple[str, str], ...], wanted: bool, warned: int
+) -> None:
+    warnings: list[str] = []
+    chosen = choice(parse([*words, "job.sh"]))
+    assert note.wanted(chosen, environment, directives, warnings) == wanted and len(warnings) == warned
+    assert choice(parse(["job.sh"])) == Choice()
+
+
+def test_the_command_is_shielded_from_the_jobs_environment() -> None:
+    assert note.command(Config()) == (sys.executable, "-I", "-m", "slurm_pal.cli.note")
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[Job]]:
+    made: list[Job] = []
+    yield made
+    for job in made:
+        job.kill()
+
+
+def sh(text: str) -> tuple[str, ...]:
+    return ("/bin/sh", "-c", text)
+
+
+SAID = sh(f"echo \"{LINE}\"; echo 'it'\"'\"'s another line'")
+
+
+@pytest.mark.parametrize(
+    ("body", "says", "status", "shown"),
+    [
+        ("echo mine; sleep 0.3; exit 7", SAID, 7, f"mine\n{LINE}\n"),
+        ("echo mine", sh(f"sleep 0.4; echo {LINE}"), 0, f"mine\n{LINE}\n"),  # the job waits a moment for it
+        ("echo mine; exit 85", SAID, 85, f"mine\n{LINE}\n"),
+        ("echo mine; sleep 0.3", sh("echo half; exit 1"), 0, "mine\n"),
+        ("echo mine; exit 3", ("/no/such/python",), 3, "mine\n"),
+        ("echo mine; sleep 0.3; exit 3", sh("true"), 3, "mine\n"),
+        ("echo mine; exit 3", (), 3, "mine\n"),
+        ("exec sh -c 'echo mine; sleep 0.3; exit 4'", SAID, 4, f"mine\n{LINE}\n"),
+        ("trap 'echo bye' EXIT; sleep 0.3", SAID, 0, f"bye\n{LINE}\n"),
+    ],
+)
+def test_it_comes_last_and_leaves_the_exit_status_alone(
+    tmp_path: Path, jobs: list[Job], body: str, says: tuple[str, ...], status: int, shown: str
+) -> None:
+    jobs.append(Job(tmp_path, f"#!/bin/bash\n{body}\n".encode(), "", note=says))
+    assert jobs[-1].end() == (status, shown.encode(), b"")
+
+
+def test_a_job_that_is_ended_shows_it_and_does_not_wait(tmp_path: Path, jobs: list[Job]) -> None:
+    for number, says in enumerate((SAID, sh("sleep 100"))):
+        (tmp_path / str(number)).mkdir()
+        body = b"#!/bin/bash\ntrap 'exit 9' TERM\nsleep 0.5\ntouch begun\nwhile :; do sleep 0.1; done\n"
+        jobs.append(Job(tmp_path / str(number), body, "", note=says))
+        jobs[-1].until("begun")
+        jobs[-1].process.send_signal(signal.SIGTERM)
+        assert jobs[-1].end() == (9, b"" if number else f"{LINE}\n".encode(), b"")
+
+
+def test_the_script_gets_the_signals_that_it_handles_itself(tmp_path: Path, jobs: list[Job]) -> None:
+    """There is no checkpoint to make: SIGUSR1 is the script's."""
+    body = b"#!/bin/bash\ntrap 'echo usr1; exit 0' USR1\ntouch begun\nwhile :; do sleep 0.1; done\n"
+    jobs.append(Job(tmp_path, body, "", note=SAID))
+    jobs[-1].until("begun")
+    jobs[-1].process.send_signal(signal.SIGUSR1)
+    status, out, _ = jobs[-1].end()
+    assert status == 0 and out.startswith(b"usr1\n")
