@@ -14,8 +14,10 @@ from slurm_pal.admin import apply, changes, check, services, shipped, site_files
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_line
 from slurm_pal.base.files import slurm_user_uid, write_atomic
-from slurm_pal.cli import common, site_changes
+from slurm_pal.cli import common, site_changes, tables
 from slurm_pal.cli.aliases import Renamed
+from slurm_pal.cli.dashboard import dashboard
+from slurm_pal.report.listing import Listing
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 
 ASK_TIMEOUT_S = 15.0
@@ -85,6 +87,9 @@ def admin() -> None:
     """
 
 
+admin.add_command(dashboard)
+
+
 @admin.command()
 @click.option("--server", "parts", flag_value=shipped.SERVER.part, multiple=True, help="The filter in slurmctld.")
 @click.option("--client", "parts", flag_value=shipped.CLIENT.part, multiple=True, help="The filter in sbatch and srun.")
@@ -144,12 +149,10 @@ def uninstall(conf: str | None, act: bool) -> None:
 
 @admin.command(name="status")
 @conf_option
-@common.csv_option
-@common.json_option
-@common.color_option
+@tables.table_options
 @common.verbose_option
 @click.pass_context
-def status_command(context: click.Context, conf: str | None, as_csv: bool, as_json: bool, color: str) -> None:
+def status_command(context: click.Context, conf: str | None, form: tables.Form) -> None:
     """Show whether each installed part is in force. Exit code 0 only when all of them are."""
     found = site_files.read(_use(conf), settings.load())
     running: dict[str, str] | None = None
@@ -159,13 +162,14 @@ def status_command(context: click.Context, conf: str | None, as_csv: bool, as_js
     items = status.examine(found, running, now_s)
     code = status.exit_code(items)
     rows = [item._asdict() | {"code": int(item.code)} for item in items]
-    if as_csv:
-        common.print_csv(status.Item._fields, rows)
-    elif as_json:
-        table = status.table_facts(status.table_of(found), now_s)
-        common.print_json("admin", {"ok": code == Exit.OK, "items": rows, "table": table._asdict()})
-    else:
-        _print_items(items, common.use_color(color))
+    tables.show(
+        form, Listing(status.Item._fields, rows), "admin",
+        lambda told: {
+            "ok": code == Exit.OK, "items": told,
+            "table": status.table_facts(status.table_of(found), now_s)._asdict(),
+        },
+        text=lambda: _print_items(items, common.use_color(form.color)),
+    )  # fmt: skip
     context.exit(code)
 
 

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""What all click programs share: errors as one line and an exit code, JSON, colour, columns."""
+"""What all click programs share: errors as one line and an exit code, JSON, colour."""
 
 from __future__ import annotations
 
 import atexit
 import json
 import os
-import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,21 +24,7 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 
-def _one_form(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
-    """Raises UsageError when --csv is given with another form."""
-    given = {**context.params, parameter.name or "": value}
-    for name, word in (("as_json", "--json"), ("parsable2", "--parsable2")):
-        if given.get("as_csv") and given.get(name):
-            raise UsageError(f"--csv and {word} exclude each other: give one of them")
-    return value
-
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True, callback=_one_form, help="Machine-readable output, versioned by its schema."
-)
-csv_option = click.option(
-    "--csv", "as_csv", is_flag=True, callback=_one_form, help="Comma-separated rows for spreadsheets and data frames."
-)
+json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable output, versioned by its schema.")
 class_option = click.option(
     "--class",
     "sensitivity",
@@ -48,12 +33,9 @@ class_option = click.option(
     show_default=True,
     help="Sensitivity class: A compute-bound, B mixed, C memory-bound.",
 )
-noheader_option = click.option(
-    "-h", "--noheader", is_flag=True, help="No header line (the letter of sinfo and squeue)."
-)
-parsable_option = click.option(
-    "-P", "--parsable2", is_flag=True, callback=_one_form, help="Columns separated by | without padding."
-)
+PROGRAM: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+"""Settings of each program: -h is --help, with all its commands."""
+
 color_option = click.option(
     "--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="Colours; NO_COLOR is honoured."
 )
@@ -72,7 +54,7 @@ def run(command: click.Command, program: str) -> None:
     atexit.register(_drop_unsaid)
     verbose = any(word.startswith("-vv") or word == "--verbose" for word in sys.argv[1:])
     try:
-        sys.exit(command.main(prog_name=program, standalone_mode=False) or 0)
+        sys.exit(command.main(prog_name=program, standalone_mode=False, **PROGRAM) or 0)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except click.ClickException as error:
@@ -119,48 +101,6 @@ def print_json(thing: str, body: dict[str, Any]) -> None:
     click.echo(json.dumps({"schema": f"pal.{thing}/1", **body}, indent=2, allow_nan=False))
 
 
-_FORMULA = re.compile("(?:^|(?<=;))(?=\\s*[-=+@\uff0d\uff1d\uff0b\uff20])")
-"""Where a spreadsheet would begin a formula: at the start of a cell, also after a semicolon that it takes for a
-separator. Some accept the full-width signs of East Asian scripts as well."""
-
-
-def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], noheader: bool = False) -> None:
-    """Print rows, entries of the command's JSON, quoted as in RFC 4180; a line ends with a newline.
-
-    A column is a key, or keys joined by `_` where a value is itself an object. A null or missing value is an
-    empty cell; a list is joined by commas. An apostrophe keeps a text from becoming a formula in a spreadsheet.
-    """
-    import csv
-    import io
-
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    if not noheader:
-        writer.writerow(columns)
-    for flat in map(dict, map(_flat, rows)):
-        writer.writerow([_csv_cell(flat.get(name)) for name in columns])
-    say(*text.getvalue().splitlines())
-
-
-def _flat(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{key}_{inner}", one) for inner, one in _flat(value))
-        else:
-            yield key, value
-
-
-def _csv_cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, int | float):
-        return str(value)
-    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return _FORMULA.sub("'", visible(text))
-
-
 def say(*lines: str, err: bool = False, color: bool | None = None, bold: bool = False, fg: str | None = None) -> None:
     """Print lines, users' own text among them: no character that a terminal would act on reaches it.
 
@@ -174,9 +114,36 @@ def say(*lines: str, err: bool = False, color: bool | None = None, bold: bool = 
 
 def say_finding(mark: str, tint: str | None, text: str, mend: str, colored: bool) -> None:
     """Print one finding of a check, and what mends it on a line of its own."""
-    click.echo(f"{click.style(mark, fg=tint) if colored else mark}  {visible(text)}", color=colored)
+    blank = " " * (len(mark) + 2)
+    first, *rest = wrapped(f"{blank}{text}", f"{blank}  ")
+    shown = click.style(mark, fg=tint) if colored else mark
+    click.echo(f"{shown}{first.removeprefix(blank[:-2])}", color=colored)
+    say(*rest)
     if mend:
-        say(f"{'':19}-> {mend}")
+        say(f"{'':19}-> {mend}")  # whole, since it is copied
+
+
+def screen_width() -> int:
+    """Characters of a line: $COLUMNS, else the terminal's; where there is neither (a pipe, a file), without limit."""
+    stated = os.environ.get("COLUMNS", "")
+    if stated.isascii() and stated.isdigit() and int(stated[:6]) > 0:
+        return int(stated[:6])
+    try:
+        on_terminal = sys.stdout.isatty() and os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        on_terminal = 0
+    return on_terminal or sys.maxsize
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """The lines of a text on this screen, broken between words; all but the first begin with `indent`."""
+    text, width = visible(text), screen_width()
+    if len(text) <= width:
+        return [text]
+    import textwrap
+
+    broad = max(width, len(indent) + 20)
+    return textwrap.wrap(text, broad, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def use_color(choice: str) -> bool:

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import UsageError
-from slurm_pal.cli import common
-from slurm_pal.report import table
+from slurm_pal.cli import common, tables
+from slurm_pal.report.listing import Listing
 from slurm_pal.store.database import SweepSpan, open_database
 
 if TYPE_CHECKING:
@@ -28,15 +28,20 @@ COLUMNS = (
     *(f"sensors_{name}_{when}" for name in ("clock_mhz", "power_w", "temp_c") for when in ("before", "after")),
 )  # fmt: skip
 """Columns of the CSV."""
+HEADER = ("BENCH", "CLASS", "MODEL", "GPUS", "RATIO", "95%", "P", "CHANGED", "CLOCK", "POWER", "TEMP")
+_SHOWS = {
+    "BENCH": "benchmark", "CLASS": "sensitivity", "GPUS": "n_gpus", "95%": "low", "P": "p_value",
+    "CHANGED": "n_changed", "CLOCK": "sensors_clock_mhz_after", "POWER": "sensors_power_w_after",
+    "TEMP": "sensors_temp_c_after",
+}  # fmt: skip
 
 
 @click.command()
 @click.argument("before", metavar="SWEEP")
 @click.argument("after", metavar="SWEEP")
-@common.csv_option
-@common.json_option
+@tables.table_options
 @common.verbose_option
-def compare(before: str, after: str, as_csv: bool, as_json: bool) -> None:
+def compare(before: str, after: str, form: tables.Form) -> None:
     """What changed between two sweeps: GPU by GPU, beyond noise or not.
 
     SWEEP is a sweep's id, `last`, `last-1` (the one before it), or a date like 2026-11-20 (the last
@@ -58,12 +63,12 @@ def compare(before: str, after: str, as_csv: bool, as_json: bool) -> None:
             raise UsageError(f"{before!r} and {after!r} are the same sweep, {spans[0].sweep_id}: name two")
         old, new = (database.records_in(span) for span in spans)
         found = compared(old, new, params_of(config))
-    if as_json:
-        common.print_json("compare", _json(spans, found))
-    elif as_csv:
-        common.print_csv(COLUMNS, [row.to_json() for row in found.rows])
-    else:
-        common.say(*_lines(spans, found))
+    listing = Listing(
+        COLUMNS, [row.to_json() for row in found.rows], HEADER, [_cells(row) for row in found.rows], _SHOWS
+    )
+    tables.show(
+        form, listing, "compare", lambda told: _json(spans, found, told), text=lambda: _print_text(spans, found, form)
+    )
 
 
 def resolve(name: str, known: Sequence[SweepSpan]) -> SweepSpan:
@@ -84,12 +89,12 @@ def resolve(name: str, known: Sequence[SweepSpan]) -> SweepSpan:
     raise UsageError(f"no sweep {name!r}; give an id, last, last-1 or a date like 2026-11-20; the last are {newest}")
 
 
-def _json(spans: Sequence[SweepSpan], found: SweepComparison) -> dict[str, Any]:
+def _json(spans: Sequence[SweepSpan], found: SweepComparison, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     places = {name: [p._asdict() for p in getattr(found, name)] for name in ("moved", "appeared", "vanished")}
     return {
         "before": spans[0]._asdict(),
         "after": spans[1]._asdict(),
-        "rows": [row.to_json() for row in found.rows],
+        "rows": rows,
         **places,
         "only_before": found.only_before,
         "only_after": found.only_after,
@@ -97,11 +102,21 @@ def _json(spans: Sequence[SweepSpan], found: SweepComparison) -> dict[str, Any]:
     }
 
 
-def _lines(spans: Sequence[SweepSpan], found: SweepComparison) -> list[str]:
-    lines = [f"{what:6} {_span(span)}" for what, span in zip(("before", "after"), spans, strict=True)]
-    lines += [f"{name}: {_counts(counts)}" for name, counts in found.environment.items()]
-    header = ["BENCH", "CLASS", "MODEL", "GPUS", "RATIO", "95%", "P", "CHANGED", "CLOCK", "POWER", "TEMP"]
-    lines += ["", *table.columns(header, [_cells(row) for row in found.rows])]
+def _print_text(spans: Sequence[SweepSpan], found: SweepComparison, form: tables.Form) -> None:
+    before = [f"{what:6} {_span(span)}" for what, span in zip(("before", "after"), spans, strict=True)]
+    before += [f"{name}: {_counts(counts)}" for name, counts in found.environment.items()]
+    rows = [_cells(row) for row in found.rows]
+    if form.noheader:
+        common.say(*tables.lines(HEADER, rows, noheader=True))
+        return
+    tables.say_notes([*before, ""])
+    common.say(*tables.lines(HEADER, rows))
+    tables.say_notes(_notes(found))
+
+
+def _notes(found: SweepComparison) -> list[str]:
+    """What to know of the rows, and which GPUs were not compared."""
+    lines: list[str] = []
     for row in found.rows:
         if row.relative:
             lines.append(

@@ -9,21 +9,18 @@ import click
 
 from slurm_pal.base import config as settings
 from slurm_pal.base import prices
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.profiling.sweep.plan import duration_s
 from slurm_pal.report import costs as report
-from slurm_pal.report import table
+from slurm_pal.report.listing import Listing
 from slurm_pal.slurm.backend import connect
 
 
 @click.command()
 @click.option("--since", default="30d", show_default=True, metavar="AGE", help="Jobs that ran in the last AGE.")
-@common.noheader_option
-@common.parsable_option
-@common.csv_option
-@common.json_option
+@tables.table_options
 @common.verbose_option
-def costs(since: str, noheader: bool, parsable2: bool, as_csv: bool, as_json: bool) -> None:
+def costs(since: str, form: tables.Form) -> None:
     """What jobs have cost, by account and partition: hours of sacct at today's prices (docs/places.md).
 
     Needs accounting (slurmdbd). sacct shows ordinary users only their own jobs, if the site says so.
@@ -34,15 +31,10 @@ def costs(since: str, noheader: bool, parsable2: bool, as_csv: bool, as_json: bo
     for text in known.complaints:
         common.say(f"pal: {text}", err=True)
     found = report.read(known, now_s - duration_s(since))
-    if as_json:
-        common.print_json("costs", {"rows": [row._asdict() for row in found], "since": since})
-        return
-    if as_csv:
-        common.print_csv(report.CSV_COLUMNS, [row._asdict() for row in found], noheader)
-        return
     shown = [
         [row.account, row.partition, str(row.jobs), f"{row.gpu_h:.1f}", "-" if row.cost is None else f"{row.cost:.2f}"]
         for row in found
     ]
-    for text in (table.parsable if parsable2 else table.columns)(report.HEADER, shown, noheader):
-        common.say(text)
+    rows = [row._asdict() for row in found]
+    listing = Listing(report.CSV_COLUMNS, rows, report.HEADER, shown)
+    tables.show(form, listing, "costs", lambda told: {"rows": told, "since": since})

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -13,11 +14,12 @@ from slurm_pal.admin import site_files, status
 from slurm_pal.admin.shipped import FILTERS, SPANK
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import ConfigError, Exit, MissingPackageError, PalError, SlurmError, UsageError, one_line
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.journal import paths
 from slurm_pal.report import placing
 from slurm_pal.report.check_result import CheckResult
 from slurm_pal.report.doctor import class_state, examine
+from slurm_pal.report.listing import Listing
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import SlurmClient
@@ -27,12 +29,10 @@ _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warn": ("WARN", "yel
 
 @click.command()
 @click.option("--nagios", is_flag=True, help="One line and the exit codes of a monitoring plug-in.")
-@common.csv_option
-@common.json_option
-@common.color_option
+@tables.table_options
 @common.verbose_option
 @click.pass_context
-def doctor(context: click.Context, nagios: bool, as_csv: bool, as_json: bool, color: str) -> None:
+def doctor(context: click.Context, nagios: bool, form: tables.Form) -> None:
     """Show first whether jobs are placed here, for how many, and if not, why and what mends it.
 
     Then each check of Slurm, settings, data, classes, clock, permissions, palsub, filter and plug-in.
@@ -41,7 +41,7 @@ def doctor(context: click.Context, nagios: bool, as_csv: bool, as_json: bool, co
     failure. In --json, placing is true or false; classes is ok, flat (all GPUs of a model in one class) or shifted (all
     changed speed together). With --nagios: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (Slurm does not answer).
     """
-    if nagios and (as_csv or as_json):
+    if nagios and not form.plain:
         raise UsageError("--nagios prints a line of its own: leave out --csv and --json")
     findings, placed = examined(time.time())
     answer = findings[0]
@@ -50,19 +50,19 @@ def doctor(context: click.Context, nagios: bool, as_csv: bool, as_json: bool, co
         code, line = placing.nagios(findings, placed)
         common.say(line)
         context.exit(code)
-    if as_json:
-        body = {
+
+    def body(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {
             "ok": not failed,
             "placing": answer.level == "ok",
             "placed": placed._asdict() if placed else None,
             "classes": class_state(),
-            "findings": [finding._asdict() for finding in findings],
+            "findings": told,
         }
-        common.print_json("doctor", body)
-    elif as_csv:
-        common.print_csv(CheckResult._fields, [finding._asdict() for finding in findings])
-    else:
-        show(findings, common.use_color(color))
+
+    listing = Listing(CheckResult._fields, [finding._asdict() for finding in findings])
+    text = lambda: show(findings, common.use_color(form.color))  # noqa: E731
+    tables.show(form, listing, "doctor", body, text=text)
     context.exit(Exit.FAILED if failed else Exit.OK)
 
 

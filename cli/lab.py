@@ -13,12 +13,13 @@ import click
 
 from slurm_pal.base.errors import Exit, UsageError
 from slurm_pal.base.numbers import digits
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.cli.gpu import METAVAR, Gpu, Place
 from slurm_pal.emulation import gpus as emulated
 from slurm_pal.emulation.models import DEFAULT_MODEL
 from slurm_pal.lab.directory import LabDirectory, default_directory
 from slurm_pal.lab.lab import Lab
+from slurm_pal.report.listing import Listing
 
 directory_option = click.option(
     "--dir",
@@ -216,28 +217,24 @@ def _registry_path(directory: str | None) -> str:
 
 @lab.command()
 @shell_directory_option
-@common.noheader_option
-@common.csv_option
-@common.json_option
+@tables.table_options
 @common.verbose_option
-def gpus(directory: str | None, noheader: bool, as_csv: bool, as_json: bool) -> None:
+def gpus(directory: str | None, form: tables.Form) -> None:
     """Reveal the hidden truth: the true slowdowns and faults of the emulated GPUs."""
     registry = emulated.load_registry(_registry_path(directory))
-    if as_json:
-        common.print_json("lab-gpus", {"seed": registry.seed, "gpus": [gpu._asdict() for gpu in registry.gpus]})
-        return
-    if as_csv:
-        columns = ("node", "index", "uuid", "model", *(f"slowdown_{c}" for c in emulated.CLASSES), "faults")
-        common.print_csv(columns, [gpu._asdict() | {"faults": _fault_words(gpu)} for gpu in registry.gpus], noheader)
-        return
-    from slurm_pal.report import table
-
-    rows = [
+    columns = ("node", "index", "uuid", "model", *(f"slowdown_{c}" for c in emulated.CLASSES), "faults")
+    cells = [
         [gpu.node, str(gpu.index), gpu.uuid, *(f"{gpu.slowdown[c]:.4f}" for c in emulated.CLASSES), _faults(gpu)]
         for gpu in registry.gpus
     ]
-    for line in table.columns(["NODE", "GPU", "UUID", *emulated.CLASSES, "FAULTS"], rows, noheader):
-        common.say(line)
+    words = {gpu.uuid: _fault_words(gpu) for gpu in registry.gpus}
+    listing = Listing(
+        columns, [gpu._asdict() for gpu in registry.gpus], ("NODE", "GPU", "UUID", *emulated.CLASSES, "FAULTS"), cells,
+        {"GPU": "index", **{c: f"slowdown_{c}" for c in emulated.CLASSES}}, [bool(word) for word in words.values()],
+    )  # fmt: skip
+    if not form.as_json:  # which has faults as an object of their figures
+        listing = listing._replace(rows=[{**row, "faults": words[row["uuid"]]} for row in listing.rows])
+    tables.show(form, listing, "lab-gpus", lambda told: {"seed": registry.seed, "gpus": told})
 
 
 def _faults(gpu: emulated.EmuGpu) -> str:

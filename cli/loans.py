@@ -8,10 +8,11 @@ import time
 import click
 
 from slurm_pal.base import config as settings
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.cli.reading import complain
 from slurm_pal.profiling.sweep.plan import duration_s
 from slurm_pal.report import loan_rows, table
+from slurm_pal.report.listing import Listing
 from slurm_pal.report.loan_rows import LoanView
 
 
@@ -19,12 +20,9 @@ from slurm_pal.report.loan_rows import LoanView
 @click.option(
     "--since", default="7d", show_default=True, metavar="AGE", help="What was reclaimed and ordered in the last AGE."
 )
-@common.noheader_option
-@common.parsable_option
-@common.csv_option
-@common.json_option
+@tables.table_options
 @common.verbose_option
-def loans(since: str, noheader: bool, parsable2: bool, as_csv: bool, as_json: bool) -> None:
+def loans(since: str, form: tables.Form) -> None:
     """Owners and guests: nodes that are lent now, guests on them, guests that had to leave, the last orders.
 
     root and SlurmUser see what was reclaimed and ordered. Other users see who lends now, the guests that Slurm
@@ -33,12 +31,12 @@ def loans(since: str, noheader: bool, parsable2: bool, as_csv: bool, as_json: bo
     """
     now_s = time.time()
     seen = loan_rows.read(settings.load(), now_s - duration_s(since), now_s, complain)
-    if as_json:
-        common.print_json("loans", loan_rows.as_json(seen))
-    elif as_csv:
-        common.print_csv(loan_rows.CSV_COLUMNS, loan_rows.csv_rows(seen), noheader)
-    else:
-        common.say(*(_parsable(seen, noheader) if parsable2 else _text(seen, since, noheader)))
+    if form.parsable2 and not form.columns and not form.sort:
+        common.say(*_parsable(seen, form.noheader))
+        return
+    listing = Listing(loan_rows.CSV_COLUMNS, loan_rows.csv_rows(seen))
+    text = lambda: _print_text(seen, since, form.noheader)  # noqa: E731
+    tables.show(form, listing, "loans", lambda told: loan_rows.body(seen, told), text=text)
 
 
 def _parsable(seen: LoanView, noheader: bool) -> list[str]:
@@ -49,10 +47,11 @@ def _parsable(seen: LoanView, noheader: bool) -> list[str]:
     ]
 
 
-def _text(seen: LoanView, since: str, noheader: bool) -> list[str]:
+def _print_text(seen: LoanView, since: str, noheader: bool) -> None:
     why = seen.refused if seen.lends else loan_rows.NOTHING
     text = [why] if why else []
     for one in loan_rows.tables(seen):
-        text += [*([""] if text else []), *table.columns(one.header, one.rows, noheader)]
+        text += [*([""] if text else []), *tables.lines(one.header, one.rows, noheader)]
+    common.say(*text)
     ends = loan_rows.summary(seen, since)
-    return [*text, *([""] if text and ends else []), *ends]
+    tables.say_notes([*([""] if text and ends else []), *ends])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
-from slurm_pal.cli import common, reading
+from slurm_pal.cli import common, reading, tables
 from slurm_pal.cli.admin import admin
 from slurm_pal.cli.aliases import renamed
 from slurm_pal.cli.compare import compare
@@ -41,10 +41,21 @@ from slurm_pal.cli.trial import trial
 from slurm_pal.cli.whatif import whatif
 from slurm_pal.cli.why_slow import why_slow_command
 from slurm_pal.report import inventory, table
+from slurm_pal.report.listing import Listing
 from slurm_pal.report.power_cap import power_findings
 
+_GPU_HEADER = ("NODE", "GPU", "MODEL", *SENSITIVITY_CLASSES, "AGE", "USE", "FLAGS", "STATE")
+_GPU_SHOWS = {"GPU": "index", **{c: f"slowdown_{c}" for c in SENSITIVITY_CLASSES}, "AGE": "age_s", "USE": "in_use"}
+_NODE_HEADER = (
+    "NODE", "STATE", "GPUS", "USED", *(f"WORST_{c}" for c in SENSITIVITY_CLASSES), "CLASS_A", "AGE", "FLAGS",
+)  # fmt: skip
+_NODE_SHOWS = {
+    "STATE": "states", "USED": "gpus_in_use", **{f"WORST_{c}": f"worst_slowdown_{c}" for c in SENSITIVITY_CLASSES},
+    "AGE": "age_s",
+}  # fmt: skip
 
-@click.group(context_settings={"help_option_names": ["--help"]})
+
+@click.group()
 @common.version_option
 @common.verbose_option
 def pal() -> None:
@@ -67,14 +78,10 @@ def pal() -> None:
 
 
 def _table_options(command: common.Command) -> common.Command:
-    """The options of all tables of `pal`, with sinfo's letters."""
+    """The options of `pal gpus` and `pal nodes`."""
     for option in (
+        tables.table_options,
         common.verbose_option,
-        common.color_option,
-        common.json_option,
-        common.csv_option,
-        common.parsable_option,
-        common.noheader_option,
         click.option("-f", "--flagged", is_flag=True, help="Only rows with a flag."),
         click.option("-w", "--nodelist", metavar="HOSTLIST", help="Only these nodes."),
     ):
@@ -85,16 +92,7 @@ def _table_options(command: common.Command) -> common.Command:
 @pal.command()
 @click.argument("only", metavar=f"[{METAVAR}]...", nargs=-1, type=Gpu)
 @_table_options
-def gpus(
-    only: tuple[Gpu, ...],
-    nodelist: str | None,
-    flagged: bool,
-    noheader: bool,
-    parsable2: bool,
-    as_csv: bool,
-    as_json: bool,
-    color: str,
-) -> None:
+def gpus(only: tuple[Gpu, ...], nodelist: str | None, flagged: bool, form: tables.Form) -> None:
     """One line for each GPU: slowdown and variability class per sensitivity class.
 
     Slowdown is time relative to the median GPU of the same model: 1.00 is the median,
@@ -104,21 +102,16 @@ def gpus(
     snapshot, known, _ = reading.site(nodelist)
     chosen = {gpu.among(reading.places(known))[:2] for gpu in only}
     rows = [r for r in known if (not only or (r.node, r.gpu_index) in chosen) and (r.flags or not flagged)]
-    if as_json:
-        power = [one._asdict() for one in power_findings(rows, snapshot.met_cap)] if snapshot else []
-        common.print_json("gpus", {"gpus": [row.to_json() for row in rows], "power_cap": power})
-        return
-    if as_csv:
-        common.print_csv(inventory.GPU_COLUMNS, [row.to_json() for row in rows], noheader)
-        return
-    header = ["NODE", "GPU", "MODEL", *SENSITIVITY_CLASSES, "AGE", "USE", "FLAGS", "STATE"]
-    cells = [_gpu_cells(row) for row in rows]
-    lines = (table.parsable if parsable2 else table.columns)(header, cells, noheader)
-    _print(lines, [row.flags for row in rows], noheader, color)
-    if not parsable2 and not noheader:
-        common.say(*_cures(rows))
-        notes = [one.line for one in power_findings(rows, snapshot.met_cap)] if snapshot else []
-        common.say(*(["", *notes] if notes else []))
+    found = power_findings(rows, snapshot.met_cap) if snapshot else []
+    notes = [one.line for one in found]
+    listing = Listing(
+        inventory.GPU_COLUMNS, [row.to_json() for row in rows], _GPU_HEADER, [_gpu_cells(row) for row in rows],
+        _GPU_SHOWS, [bool(row.flags) for row in rows],
+    )  # fmt: skip
+    tables.show(
+        form, listing, "gpus", lambda told: {"gpus": told, "power_cap": [one._asdict() for one in found]},
+        notes=[*_cures(rows), *(["", *notes] if notes else [])],
+    )  # fmt: skip
 
 
 def _cures(rows: Sequence[inventory.GpuRow]) -> list[str]:
@@ -146,24 +139,17 @@ def _gpu_cells(row: inventory.GpuRow) -> list[str]:
 
 @pal.command()
 @_table_options
-def nodes(
-    nodelist: str | None, flagged: bool, noheader: bool, parsable2: bool, as_csv: bool, as_json: bool, color: str
-) -> None:
+def nodes(nodelist: str | None, flagged: bool, form: tables.Form) -> None:
     """One line for each node: Slurm's state, GPUs in use, worst slowdown, classes of its GPUs."""
     snapshot, overview = reading.load()
     every = inventory.node_rows(inventory.gpu_rows(snapshot, overview, time.time()), overview)
     chosen = reading.selected(nodelist, {row.node for row in every})
     rows = [row for row in every if row.node in chosen and (row.flags or not flagged)]
-    if as_json:
-        common.print_json("nodes", {"nodes": [row.to_json() for row in rows]})
-        return
-    if as_csv:
-        common.print_csv(inventory.NODE_COLUMNS, [row.to_json() for row in rows], noheader)
-        return
-    header = ["NODE", "STATE", "GPUS", "USED", *(f"WORST_{c}" for c in SENSITIVITY_CLASSES), "CLASS_A", "AGE", "FLAGS"]
-    cells = [_node_cells(row) for row in rows]
-    lines = (table.parsable if parsable2 else table.columns)(header, cells, noheader)
-    _print(lines, [row.flags for row in rows], noheader, color)
+    listing = Listing(
+        inventory.NODE_COLUMNS, [row.to_json() for row in rows], _NODE_HEADER, [_node_cells(row) for row in rows],
+        _NODE_SHOWS, [bool(row.flags) for row in rows],
+    )  # fmt: skip
+    tables.show(form, listing, "nodes", lambda told: {"nodes": told})
 
 
 def _node_cells(row: inventory.NodeRow) -> list[str]:
@@ -178,16 +164,6 @@ def _node_cells(row: inventory.NodeRow) -> list[str]:
         table.age(row.age_s),
         ",".join(row.flags) or "-",
     ]
-
-
-def _print(lines: list[str], flags: list[tuple[str, ...]], noheader: bool, color: str) -> None:
-    """Print rows; on a terminal those with a flag stand out."""
-    colored = common.use_color(color)
-    body = lines if noheader else lines[1:]
-    if not noheader and lines:
-        common.say(lines[0], color=colored, bold=colored)
-    for line, marks in zip(body, flags, strict=True):
-        common.say(line, color=colored, fg="yellow" if colored and marks else None)
 
 
 pal.add_command(admin)

@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -22,7 +22,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, Exit, PalError, UsageError, one_line
 from slurm_pal.base.hostlist import fold, typed
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.cli.aliases import Renamed, renamed
 from slurm_pal.cli.gpu import METAVAR, Gpu, measured
 from slurm_pal.cli.selftest import selftest
@@ -33,8 +33,8 @@ from slurm_pal.profiling.sweep.prepare import MeasureOptions, SweepSurvey
 from slurm_pal.profiling.sweep.progress import describe_pause, shown, stoppable
 from slurm_pal.profiling.sweep.sweep import Sweep, SweepListeners
 from slurm_pal.profiling.sweep.sweep_state import FAILED, OVER, PARTIAL, SweepDirectory
-from slurm_pal.report import table
 from slurm_pal.report.inventory import GPU_COLUMNS
+from slurm_pal.report.listing import Listing
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
 from slurm_pal.store import snapshot
@@ -54,9 +54,12 @@ RUN_COLUMNS = (
     "steady", "flags", "valid", "reason",
 )  # fmt: skip
 """Columns of the CSV."""
+RUN_HEADER = ("TIME", "GPU", "SWEEP", "BENCH", "VALUE", "UNIT", "CV%", "CI95%", "NOTE")
+_RUN_SHOWS = {"TIME": "ts_s", "GPU": "index", "CV%": "cv_pct", "CI95%": "ci95_pct", "NOTE": "reason"}
+_SCORE_SHOWS = {"GPU": "index", **{c: f"slowdown_{c}" for c in SENSITIVITY_CLASSES}}
 
 
-@click.group(context_settings={"help_option_names": ["--help"]})
+@click.group()
 @common.version_option
 @common.verbose_option
 def pal_profile() -> None:
@@ -412,10 +415,9 @@ def network(pairs: int | None, yes: bool, as_json: bool, **options: Any) -> int:
 
 @pal_profile.command()
 @click.argument("sweep", required=False, default="")
-@common.csv_option
-@common.json_option
+@tables.table_options
 @common.verbose_option
-def status(sweep: str, as_csv: bool, as_json: bool) -> None:
+def status(sweep: str, form: tables.Form) -> None:
     """Where each node of a sweep stands (default: the last sweep), and what is known of the network."""
     config = settings.load()
     state_dir = config.state_dir
@@ -424,22 +426,23 @@ def status(sweep: str, as_csv: bool, as_json: bool) -> None:
     counts = {state: n for state, n in found.counts().items() if n}
     doing = _doing(found, at_work(state_dir))
     nodes = [{"node": node, **state._asdict()} for node, state in found.nodes.items()]
-    if as_csv:
-        common.print_csv(("node", *sweep_state.NodeState._fields), nodes)
-        return
-    if as_json:
+
+    def body(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         pause = found.pause._asdict() if found.pause and doing.startswith("paused") else None
         head = {"sweep": found.sweep_id, "state": doing.partition(" ")[0], "pause": pause, "counts": counts}
         shown_levels = {str(level): row._asdict() for level, row in levels.items()}
-        body = {"nodes": nodes, "skipped": found.terms.skipped, "levels": shown_levels}
-        common.print_json("sweep_status", {**head, **body})
-        return
-    common.say(f"sweep {found.sweep_id} {doing}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
-    width = max((len(node) for node in found.nodes), default=4)
-    for node, state in found.nodes.items():
-        job = str(state.job_id or "-")
-        common.say(f"{node:{width}}  {state.state:9}  job {job:8}  {state.gpus:2} GPUs  {state.reason}".rstrip())
-    common.say(*(row.line(level) for level, row in levels.items()))
+        return {**head, "nodes": told, "skipped": found.terms.skipped, "levels": shown_levels}
+
+    def text() -> None:
+        common.say(f"sweep {found.sweep_id} {doing}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
+        width = max((len(node) for node in found.nodes), default=4)
+        for node, state in found.nodes.items():
+            job = str(state.job_id or "-")
+            common.say(f"{node:{width}}  {state.state:9}  job {job:8}  {state.gpus:2} GPUs  {state.reason}".rstrip())
+        common.say(*(row.line(level) for level, row in levels.items()))
+
+    names = ("node", *sweep_state.NodeState._fields)
+    tables.show(form, Listing(names, nodes), "sweep_status", body, text=text)
 
 
 def _levels(config: Config) -> dict[int, LevelRatio]:
@@ -502,35 +505,37 @@ pal_profile.add_command(selftest)
 @click.option(
     "-n", "--runs", type=click.IntRange(min=0), default=10, show_default=True, help="Number of runs of each GPU."
 )
-@common.csv_option
-@common.json_option
+@tables.table_options
 @common.verbose_option
-def show(name: str, runs: int, as_csv: bool, as_json: bool) -> None:
+def show(name: str, runs: int, form: tables.Form) -> None:
     """Newest scores and history of a node's GPUs or of one GPU; without a name, the scores of all.
 
     A GPU is NODE:INDEX (the one measured there last), or at least 8 characters of its UUID after GPU-.
     With --csv, one row for each GPU; with a name, one row for each run.
     """
     config = settings.load()
-    found = gpu_history.read(config, _named(config, name), runs if name or as_json else 0)
-    if as_csv:
-        gpus = [gpu.to_json() for gpu in found]
+    found = gpu_history.read(config, _named(config, name), runs if name or form.as_json else 0)
+    gpus = [gpu.to_json() for gpu in found]
+    if name and not form.as_json:
         measured = [{**gpu, **run, "ts_s": run["ts"]} for gpu in gpus for run in gpu["runs"]]
-        common.print_csv(*((RUN_COLUMNS, measured) if name else (SCORE_COLUMNS, gpus)))
-        return
-    if as_json:
-        common.print_json("history", {"gpus": [gpu.to_json() for gpu in found]})
-        return
+        cells = [_run_cells(run) for gpu in found for run in gpu.runs]
+        listing = Listing(RUN_COLUMNS, measured, RUN_HEADER, cells, _RUN_SHOWS)
+    else:
+        header = ("NODE", "GPU", "UUID", *SENSITIVITY_CLASSES, "FLAGS")
+        listing = Listing(SCORE_COLUMNS, gpus, header, list(map(_score_cells, found)), _SCORE_SHOWS)
+    text = lambda: _print_history(found, name, runs, form.noheader)  # noqa: E731
+    tables.show(form, listing, "history", lambda told: {"gpus": told}, text=text)
+
+
+def _print_history(found: Sequence[gpu_history.GpuHistory], name: str, runs: int, noheader: bool) -> None:
     header = ["NODE", "GPU", "UUID", *SENSITIVITY_CLASSES, "FLAGS"]
-    common.say(*table.columns(header, [_score_cells(gpu) for gpu in found]))
+    common.say(*tables.lines(header, [_score_cells(gpu) for gpu in found], noheader))
     happened = [[_when(f.seen_s), f"{g.node}:{g.slot}", *_finding_cells(f)] for g in found for f in g.findings]
     if happened:
         header = ["SEEN", "GPU", "BENCH", "WHAT", "CHANGE", "SINCE", "SIGMAS"]
-        common.say("", *table.columns(header, happened if name else happened[-MAX_FINDINGS:]))
+        common.say("", *tables.lines(header, happened if name else happened[-MAX_FINDINGS:], noheader))
     if name and runs:
-        header = ["TIME", "GPU", "SWEEP", "BENCH", "VALUE", "UNIT", "CV%", "CI95%", "NOTE"]
-        rows = [_run_cells(run) for gpu in found for run in gpu.runs]
-        common.say("", *table.columns(header, rows))
+        common.say("", *tables.lines(RUN_HEADER, [_run_cells(run) for gpu in found for run in gpu.runs], noheader))
 
 
 def _named(config: Config, name: str) -> str:

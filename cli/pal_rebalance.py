@@ -18,8 +18,8 @@ from slurm_pal.base import config as settings
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import BusyError, DataError, PalError, UsageError, one_line
 from slurm_pal.base.files import slurm_conf
-from slurm_pal.base.notify import ALIVE, READY, notify
-from slurm_pal.cli import common
+from slurm_pal.base.notify import ALIVE, READY, STOPPING, notify
+from slurm_pal.cli import common, tables
 from slurm_pal.cli.complaints import Complaints
 from slurm_pal.cli.until_signal import Woken, until_signal
 from slurm_pal.decide.aside import fault_of
@@ -34,6 +34,7 @@ from slurm_pal.leases.guard import beside as guard_beside
 from slurm_pal.loans.terms import preemption_of
 from slurm_pal.publisher.publication import Publisher
 from slurm_pal.report import tick as report
+from slurm_pal.report.listing import Listing
 from slurm_pal.slurm.accounting import demand_history, preempted_qos
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.counted import Counted
@@ -66,12 +67,11 @@ class RebalanceOptions(NamedTuple):
     act: bool
     mine: bool
     every: float | None
-    as_json: bool
-    as_csv: bool
+    form: tables.Form
     keep: str  # folder for ticks, "" as the settings say
 
 
-@click.command(context_settings={"help_option_names": ["--help"]})
+@click.command()
 @click.option("--once", is_flag=True, help="One tick only, as from cron or a timer (the default).")
 @click.option("--daemon", is_flag=True, help="Stay, tick after tick, until SIGTERM.")
 @click.option(
@@ -84,13 +84,12 @@ class RebalanceOptions(NamedTuple):
 )
 @click.option("--keep-ticks", metavar="DIR", help="Keep what each tick sees and decides in DIR, for pal ticks.")
 @click.option("--withdraw", is_flag=True, help="Take back all that ticks set on jobs and nodes, then end.")
-@common.csv_option
-@common.json_option
+@tables.table_options
 @common.verbose_option
 @common.version_option
 def pal_rebalance(
-    once: bool, daemon: bool, act: bool, mine: bool, every: float | None, guard: bool, withdraw: bool, as_csv: bool,
-    as_json: bool, keep_ticks: str | None,
+    once: bool, daemon: bool, act: bool, mine: bool, every: float | None, guard: bool, withdraw: bool,
+    keep_ticks: str | None, form: tables.Form,
 ) -> None:  # fmt: skip
     """Run ticks: ingest sweeps, publish scores, retarget pending jobs, move running ones where that pays.
 
@@ -113,15 +112,15 @@ def pal_rebalance(
         raise UsageError("--withdraw does not go with --keep-ticks: it has no tick to keep")
     if daemon and (once or withdraw):
         raise UsageError("--daemon does not go with --once or --withdraw: it stays")
-    if withdraw and as_json:
+    if withdraw and form.as_json:
         raise UsageError("--withdraw does not go with --json: it has no plan to show")
-    if as_csv and (daemon or withdraw):
-        raise UsageError("--csv does not go with --daemon or --withdraw: it shows the plan of one tick")
+    if form.tabular and (daemon or withdraw):
+        raise UsageError("a table does not go with --daemon or --withdraw: it shows the plan of one tick")
     if not mine:
         become.slurm_user()
     config = settings.load()
     acts = act or withdraw or config.text("rebalance", "mode") == "act"
-    wanted = RebalanceOptions(daemon, acts, mine, every, as_json, as_csv, keep_ticks or "")
+    wanted = RebalanceOptions(daemon, acts, mine, every, form, keep_ticks or "")
     complaints = Complaints("pal-rebalance")
     _check(config, wanted)
     with contextlib.ExitStack() as stack:
@@ -241,13 +240,9 @@ def _journal(path: str, wanted: RebalanceOptions, stack: contextlib.ExitStack) -
 
 def _once(tick: Tick, wanted: RebalanceOptions, complaints: Complaints) -> None:
     seen = tick.run(time.time())
-    if wanted.as_json:
-        common.print_json("rebalance", report.as_json(seen))
-    elif wanted.as_csv:
-        common.print_csv(report.CSV_COLUMNS, report.csv_rows(seen))
-    else:
-        for line in report.lines(seen):
-            common.say(line)
+    listing = Listing(report.CSV_COLUMNS, report.csv_rows(seen))
+    text = lambda: common.say(*report.lines(seen))  # noqa: E731
+    tables.show(wanted.form, listing, "rebalance", lambda told: report.as_json(seen), text=text)
     complaints.tell(seen.trouble)
     if wanted.act:
         _see_through(tick, seen, complaints)
@@ -286,7 +281,7 @@ def _stay(config: Config, tick: Tick, wanted: RebalanceOptions, complaints: Comp
     Raises PalError after MOST_FAILED internal errors in a row: a new process may do better.
     """
     interval_s = wanted.every or config.number("rebalance", "interval_s")
-    if not wanted.act and not wanted.as_json:
+    if not wanted.act and not wanted.form.as_json:
         common.say(
             'pal-rebalance: advice only (--json shows it); --act or mode = "act" in pal.toml carries it out', err=True
         )
@@ -299,7 +294,7 @@ def _stay(config: Config, tick: Tick, wanted: RebalanceOptions, complaints: Comp
             if seen is not None:
                 query_s, failed = seen.query_s, 0
                 complaints.tell(seen.trouble)
-                trouble = _printed(seen) if wanted.as_json else ""
+                trouble = _printed(seen) if wanted.form.as_json else ""
                 notify(f"STATUS=last tick: {len(seen.decided.wishes)} wishes, {seen.moving} moves under way")
             else:
                 tick.failed()
@@ -310,7 +305,7 @@ def _stay(config: Config, tick: Tick, wanted: RebalanceOptions, complaints: Comp
                 break
             if _sleep(tick, woken, started + max(interval_s, QUERY_SHARE * query_s)):
                 break
-        notify("STOPPING=1")
+        notify(STOPPING)
         _leave(tick, woken, complaints)
     if failed >= MOST_FAILED:
         raise PalError(f"{failed} ticks in a row failed with internal errors: restart pal-rebalance")

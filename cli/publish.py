@@ -15,7 +15,8 @@ import click
 from slurm_pal.base import config as settings
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, PalError, one_line
-from slurm_pal.base.notify import ALIVE, READY, notify
+from slurm_pal.base.notify import ALIVE, READY, STOPPING, notify
+from slurm_pal.base.terminal import visible
 from slurm_pal.cli import common
 from slurm_pal.cli.complaints import Complaints
 from slurm_pal.cli.until_signal import Woken, until_signal
@@ -99,9 +100,11 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
                 query_s, failed = done.query_s, 0
                 complaints.tell(done.reported)
                 _print(done, as_json)
+                notify(f"STATUS={_status(done)}")
             except (PalError, OSError) as error:
                 publisher.silent()
                 complaints.tell([one_line(error)])
+                notify(f"STATUS=the last publication failed: {one_line(error)}")
             except Exception as error:  # whatever it was: the next publication tries again
                 publisher.silent()
                 failed += 1
@@ -109,6 +112,7 @@ def _stay(publisher: Publisher, every: float, as_json: bool) -> None:
             until_s = started + max(every, QUERY_SHARE * query_s, time.monotonic() - started + SHORTEST_PAUSE_S)
             if failed >= MOST_FAILED or publisher.lost or _sleep(publisher, woken, until_s):
                 break
+        notify(STOPPING, "STATUS=takes all lists back")
         publisher.stop(time.time())
         time.sleep(FILTER_LOOKS_S)
         try:
@@ -135,6 +139,13 @@ def _sleep(publisher: Publisher, woken: Woken, until_s: float) -> bool:
         if woken(min(left_s, CHUNK_S)):
             return True
     return False
+
+
+def _status(done: Publication) -> str:
+    """What `systemctl status` shows."""
+    if done.table is None:
+        return f"no table: {visible(done.trouble[0])}" if done.trouble else "no table"
+    return f"last table: {done.table.nodes} nodes with free GPUs in {done.table.pools} pools"
 
 
 def _print(done: Publication, as_json: bool) -> None:

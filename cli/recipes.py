@@ -11,22 +11,23 @@ import click
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import DataError, UsageError
 from slurm_pal.base.files import SMALL_BYTES, read_plain
-from slurm_pal.cli import common
-from slurm_pal.report import table
+from slurm_pal.cli import common, tables
+from slurm_pal.report.listing import Listing
 from slurm_pal.submit import recipes as known
 from slurm_pal.submit import transparent
 from slurm_pal.submit.argv import parse
 from slurm_pal.submit.recipes import Finding, Recipe
 from slurm_pal.submit.script import scan
 
+_HEADER = ("RECIPE", "ASKED BY", "SHOWN WITH", "PROGRAM")
+_SHOWS = {"RECIPE": "name", "ASKED BY": "signal", "SHOWN WITH": "shown", "PROGRAM": "title"}
+
 
 @click.command()
 @click.option("--check", "script", metavar="SCRIPT", help="Which recipe holds for this script, and why, or what lacks.")
-@common.noheader_option
-@common.csv_option
-@common.json_option
+@tables.table_options
 @common.verbose_option
-def recipes(script: str | None, noheader: bool, as_csv: bool, as_json: bool) -> None:
+def recipes(script: str | None, form: tables.Form) -> None:
     """Recipes: how known programs save on demand, for palsub --pal-checkpoint auto (docs/recipes.md).
 
     With --check, from the folder in which the job is to run: exit code 1 where no recipe holds, and
@@ -37,22 +38,17 @@ def recipes(script: str | None, noheader: bool, as_csv: bool, as_json: bool) -> 
       pal recipes                    the table, the site's own included
       pal recipes --check job.sh     what auto would find
     """
-    if script is not None and as_csv:
-        raise UsageError("--csv does not go with --check: it shows the table")
+    if script is not None and form.tabular:
+        raise UsageError("--check shows no table: leave out --csv, --parsable2, --sort and --format")
     config = settings.load()
     folder = config.text("submit", "recipes")
     troubles: list[str] = []
     if script is None:
         found = known.table(folder, lambda name, text: True, troubles)
-        if as_json:
-            common.print_json("recipes", {"recipes": [_shown(one) for one in found], "warnings": troubles})
-            return
-        if as_csv:
-            common.print_csv((*Recipe._fields, "ends"), [_shown(one) for one in found], noheader)
-        else:
-            rows = [_row(one) for one in found]
-            common.say(*table.columns(["RECIPE", "ASKED BY", "SHOWN WITH", "PROGRAM"], rows, noheader))
-        common.say(*troubles, err=True)
+        listing = Listing((*Recipe._fields, "ends"), list(map(_shown, found)), _HEADER, list(map(_row, found)), _SHOWS)
+        tables.show(form, listing, "recipes", lambda told: {"recipes": told, "warnings": troubles})
+        if not form.as_json:
+            common.say(*troubles, err=True)
         return
     try:
         text = read_plain(script, SMALL_BYTES).decode("utf-8", "replace")
@@ -63,7 +59,7 @@ def recipes(script: str | None, noheader: bool, as_csv: bool, as_json: bool) -> 
     recipe, why = known.choose(findings)
     read = scan(text.encode())._replace(body=text.encode())
     lacks = transparent.lacks(parse([script]), os.environ, read, elastic=False, config=config)
-    if as_json:
+    if form.as_json:
         body: dict[str, Any] = {"script": script, "recipe": recipe.name if recipe else None, "why": why}
         body |= {"transparent": not lacks, "transparent_lacks": lacks or None}
         common.print_json("recipes", {**body, "findings": [_finding(one) for one in findings], "warnings": troubles})

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -16,6 +17,7 @@ from slurm_pal.base.errors import DataError, PalError, UsageError, one_line
 from slurm_pal.base.hostlist import fold
 from slurm_pal.cli import common, output_file, reading
 from slurm_pal.cli.gpu import METAVAR, Gpu
+from slurm_pal.slurm.states import usable
 
 if TYPE_CHECKING:
     from slurm_pal.report.drawing import Kind
@@ -78,9 +80,13 @@ def heatmap(nodelist: str | None, sensitivity: str, output: str | None, color: s
     help="Only this GPU (at least 8 characters of its UUID after GPU-): its place, flags, history.",
 )
 @click.option("--html", "path", metavar="FILE", help="One page with pictures that opens offline, instead of text.")
+@click.option(
+    "--card", "cards", multiple=True, metavar="FILE",
+    help="A few numbers for a portal: FILE.html is a piece of a page, FILE.json pal.card/1. May be repeated.",
+)  # fmt: skip
 @common.json_option
 @common.verbose_option
-def report(nodelist: str | None, gpu: Gpu | None, path: str | None, as_json: bool) -> None:
+def report(nodelist: str | None, gpu: Gpu | None, path: str | None, cards: tuple[str, ...], as_json: bool) -> None:
     """What the GPUs of this site are worth: spread, cost, slowest and flagged ones, changes, coverage.
 
     \b
@@ -88,7 +94,13 @@ def report(nodelist: str | None, gpu: Gpu | None, path: str | None, as_json: boo
       pal report                          a page of text
       pal report --html gpus.html         a page to show, pictures included
       pal report --gpu n7:0 --html g.html the history of one GPU
+      pal report --card gpus.html         a card for Open OnDemand or another portal (docs/report.md)
     """
+    if cards:
+        if path or as_json or gpu:
+            raise UsageError("--card writes files of its own: leave out --html, --json and --gpu")
+        _write_cards(cards, nodelist)
+        return
     if path and as_json:
         raise UsageError("--html and --json exclude each other: run pal report twice")
     output_file.check_place(path)
@@ -107,6 +119,24 @@ def report(nodelist: str | None, gpu: Gpu | None, path: str | None, as_json: boo
         width = max(MIN_WIDTH, min(MAX_WIDTH, shutil.get_terminal_size().columns))
         found, uuid = _site(nodelist, gpu, newest_only=True)  # which is all that text shows
         common.say(*text(found, width) if uuid is None else gpu_text(found, uuid, width))
+
+
+def _write_cards(paths: tuple[str, ...], nodelist: str | None) -> None:
+    """One look at the site for all files. From cron it says nothing; on a terminal, where they are."""
+    for one in paths:
+        if os.path.splitext(one)[1].lower() not in (".html", ".json"):
+            raise UsageError(f"--card {one}: the name must end in .html or .json")
+        output_file.check_place(one)
+    from slurm_pal.report.gpus import card
+
+    snapshot, rows, overview = reading.site(nodelist)
+    off = {node.name for node in overview.nodes if not usable(node.states)} if overview else set()
+    body = card.card(rows, snapshot.cluster if snapshot else "", time.time(), off)
+    for one in paths:
+        text = card.html(body) if one.lower().endswith(".html") else json.dumps(body, indent=2, allow_nan=False) + "\n"
+        size = output_file.write(one, text)
+        if sys.stderr.isatty():
+            output_file.say_written(one, size)
 
 
 def _site(nodelist: str | None, gpu: Gpu | None, newest_only: bool = False) -> tuple[GpuReport, str | None]:

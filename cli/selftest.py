@@ -12,14 +12,14 @@ import click
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import Exit
 from slurm_pal.base.numbers import MOST_GPUS
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.profiling.node.backends import resolve
 from slurm_pal.profiling.node.benchmarks import DEFAULT, select
 from slurm_pal.profiling.selftest import limits
 from slurm_pal.profiling.selftest import run as selftest_run
 from slurm_pal.profiling.selftest.checks import FAILED, INCOMPLETE, INTERRUPTED, NOT_CHECKED, OK, Check
 from slurm_pal.profiling.selftest.run import Plan, Report
-from slurm_pal.report import table
+from slurm_pal.report.listing import Listing
 
 BUDGET_S = 460.0
 """Where a command may run for ten minutes and the card takes its time at the end."""
@@ -45,8 +45,7 @@ BUDGET_S = 460.0
 @click.option("--seed", type=int, default=0, help="Seed of emulated noise.")
 @click.option("--wall-scale", type=click.FloatRange(min=0), help="Emulated GPUs: wall seconds per device second.")
 @click.option("--gpu-timeout-s", type=click.FloatRange(min=0.1), help="Give up on a GPU that is silent for longer, s.")
-@common.csv_option
-@common.json_option
+@tables.table_options
 @common.verbose_option
 def selftest(
     gpu: int | None,
@@ -59,8 +58,7 @@ def selftest(
     seed: int,
     wall_scale: float | None,
     gpu_timeout_s: float | None,
-    as_csv: bool,
-    as_json: bool,
+    form: tables.Form,
 ) -> int:
     """Check one GPU of this node, and whether what we measure on it can be trusted.
 
@@ -83,12 +81,14 @@ def selftest(
     if not environ.get("SLURM_JOB_ID"):
         plan = plan._replace(visible=environ.get("CUDA_VISIBLE_DEVICES", ""))
     report = selftest_run.selftest(plan, _say if sys.stderr.isatty() else lambda text: None)
-    if as_json:
-        common.print_json(selftest_run.SCHEMA, report.to_json())
-    elif as_csv:
-        common.print_csv(Check._fields, [check.to_json() for check in report.checks])
-    else:
-        common.say(*lines(report))
+    listing = Listing(
+        Check._fields, [check.to_json() for check in report.checks], HEADER, list(map(_cells, report.checks)), _SHOWS,
+        [check.verdict == FAILED for check in report.checks],
+    )  # fmt: skip
+    tables.show(
+        form, listing, selftest_run.SCHEMA, lambda told: {**report.to_json(), "checks": told},
+        text=lambda: tables.say_notes(lines(report)),
+    )  # fmt: skip
     if report.stopped:
         return 128 + signal.Signals[report.stopped]
     return {OK: Exit.OK, FAILED: Exit.FAILED}.get(report.verdict, Exit.PARTIAL)
@@ -113,10 +113,15 @@ def lines(report: Report) -> list[str]:
         shown.append(f"limits: those of {row.name} (docs/selftest.md)")
     elif report.device.model:
         shown.append(f"limits: no peaks are known for model {report.device.model!r}: judged by what needs none")
-    cells = [
-        [check.step, check.name, check.verdict, _value(check), _range(check), check.text] for check in report.checks
-    ]
-    return [*shown, "", *table.columns(["STEP", "CHECK", "VERDICT", "VALUE", "WANTED", "NOTE"], cells)]
+    return [*shown, "", *tables.lines(HEADER, list(map(_cells, report.checks)))]
+
+
+HEADER = ("STEP", "CHECK", "VERDICT", "VALUE", "WANTED", "NOTE")
+_SHOWS = {"CHECK": "name", "WANTED": "low", "NOTE": "text"}
+
+
+def _cells(check: Check) -> list[str]:
+    return [check.step, check.name, check.verdict, _value(check), _range(check), check.text]
 
 
 def _verdict(report: Report) -> str:

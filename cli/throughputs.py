@@ -13,10 +13,9 @@ from slurm_pal.base import config as settings
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import SlurmError, one_line
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import open_journal
-from slurm_pal.report import table
 from slurm_pal.sensitivity.catalogue import APPLICATIONS
 from slurm_pal.slurm.backend import connect
 
@@ -29,15 +28,10 @@ NOTHING = "no throughputs: no table is given, and no past run has reported its s
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
-@click.option("-o", "--output", metavar="FILE", help="Write what is known (no estimates) as a table, CSV or .json.")
-@common.noheader_option
-@common.parsable_option
-@common.csv_option
-@common.json_option
+@click.option("--output", metavar="FILE", help="Write what is known (no estimates) as a table, CSV or .json.")
+@tables.table_options
 @common.verbose_option
-def throughputs(
-    file: str | None, output: str | None, noheader: bool, parsable2: bool, as_csv: bool, as_json: bool
-) -> None:
+def throughputs(file: str | None, output: str | None, form: tables.Form) -> None:
     """Throughputs by application, GPUs and type of GPUs: steps/s of the job, error, runs, age and source.
 
     \b
@@ -63,15 +57,7 @@ def throughputs(
     if unnamed:
         common.say(f"pal: {unnamed} not written to {output}: the job name is too long or not printable", err=True)
     rows = throughput_rows.rows(known, types.values())
-    if as_json:
-        common.print_json("throughputs", {"throughputs": [row._asdict() for row in rows]})
-    elif as_csv:
-        common.print_csv(throughput_rows.ThroughputRow._fields, [row._asdict() for row in rows], noheader)
-    elif not rows and not parsable2:
-        common.say(NOTHING)
-    else:
-        form = table.parsable if parsable2 else table.columns
-        common.say(*form(throughput_rows.HEADER, list(map(throughput_rows.cells, rows)), noheader))
+    tables.show(form, throughput_rows.listing(rows), "throughputs", lambda told: {"throughputs": told}, empty=NOTHING)
 
 
 def _nodes(config: Config) -> tuple[Node, ...]:

@@ -8,7 +8,8 @@ from datetime import datetime
 import click
 
 from slurm_pal.base.errors import Exit, UsageError
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
+from slurm_pal.report.listing import Listing
 
 SOON_S = 60.0
 """A time of day so soon after the newest tick means that one, not one of the day before."""
@@ -18,15 +19,10 @@ SOON_S = 60.0
 @click.argument("folder", metavar="DIR")
 @click.option("--at", "moment", metavar="TIME", help="Show the tick of that time: 2026-11-23T03:12, or 03:12.")
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the newest N ticks.")
-@common.noheader_option
-@common.csv_option
-@common.json_option
+@tables.table_options
 @common.verbose_option
 @click.pass_context
-def ticks(
-    context: click.Context, folder: str, moment: str | None, last: int | None, noheader: bool, as_csv: bool,
-    as_json: bool,
-) -> None:  # fmt: skip
+def ticks(context: click.Context, folder: str, moment: str | None, last: int | None, form: tables.Form) -> None:
     """Decide again what ticks have decided, from what they kept in DIR (rebalance.keep_ticks).
 
     Each tick is given what it saw then: nodes, jobs, scores, journal, settings, the time. The code is that of
@@ -43,12 +39,12 @@ def ticks(
     from slurm_pal.tick import kept
     from slurm_pal.tick.again import again
 
-    if moment is not None and (last or as_csv):
-        raise UsageError("--at shows one tick: it does not go with --last or --csv")
+    if moment is not None and (last or form.tabular):
+        raise UsageError("--at shows one tick: it does not go with --last, --csv, --parsable2, --sort or --format")
     if moment is not None:
         number = kept.at(folder, _moment_s(folder, moment))
         found = again(kept.read_tick(folder, number))
-        if as_json:
+        if form.as_json:
             common.print_json("tick-shown", report.one_as_json(found))
         else:
             common.say(*report.one(found))
@@ -60,12 +56,9 @@ def ticks(
         for one in kept.ticks(folder, wanted):
             rows.append(report.row(again(one)))
             watch(len(rows))
-    if as_json:
-        common.print_json("ticks", report.as_json(rows))
-    elif as_csv:
-        common.print_csv(report.COLUMNS, [one.to_json() for one in rows], noheader)
-    else:
-        common.say(*report.lines(rows))
+    listing = Listing(report.COLUMNS, [one.to_json() for one in rows])
+    text = lambda: tables.say_notes(report.lines(rows))  # noqa: E731
+    tables.show(form, listing, "ticks", lambda told: {**report.as_json(rows), "ticks": told}, text=text)
     context.exit(Exit.OK if all(one.identical for one in rows) else Exit.FAILED)
 
 

@@ -13,7 +13,7 @@ import click
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import DataError, PalError, SlurmError, one_line
 from slurm_pal.base.terminal import visible
-from slurm_pal.cli import common, reading
+from slurm_pal.cli import common, reading, tables
 from slurm_pal.cli.until_signal import until_signal
 from slurm_pal.report import inventory, move_rows, top
 
@@ -39,30 +39,26 @@ SHARE = 5.0
     help="Ask Slurm so often, 5 or more; more rarely where Slurm is slow to answer.",
 )
 @click.option("--once", is_flag=True, help="Print it once and end, as without a terminal.")
-@common.csv_option
-@common.json_option
-@common.color_option
+@tables.table_options
 @common.verbose_option
-def top_command(
-    nodelist: str | None, sensitivity: str, every: float, once: bool, as_csv: bool, as_json: bool, color: str
-) -> None:
+def top_command(nodelist: str | None, sensitivity: str, every: float, once: bool, form: tables.Form) -> None:
     """GPUs as a heat map, jobs with GPUs (those on slow GPUs first), lists of ours on waiting jobs, newest moves.
 
     It fills the terminal and is renewed every 30 seconds by one bulk query; Ctrl-C ends it. Moves are those that
     pal moves would show you, of the last 24 hours.
     """
     source = _Source(nodelist)
-    if as_json:
-        common.print_json("top", source.look()[0].to_json())
-    elif as_csv:
-        common.print_csv(top.JobRow._fields, [row._asdict() for row in source.look()[0].jobs])
+    color = common.use_color(form.color)
+    if not form.plain:
+        seen, _ = source.look()
+        tables.show(form, top.listing(seen), "top", lambda told: {**seen.to_json(), "jobs": told})
     elif once or not sys.stdout.isatty():
         seen, rows = source.look()
         size = shutil.get_terminal_size()
-        for line in _screen(source, seen, rows, sensitivity, size.columns, sys.maxsize, common.use_color(color)):
-            click.echo(line, color=common.use_color(color))
+        for line in _screen(source, seen, rows, sensitivity, size.columns, sys.maxsize, color):
+            click.echo(line, color=color)
     else:
-        _live(source, sensitivity, every, common.use_color(color))
+        _live(source, sensitivity, every, color)
 
 
 class _Source:
@@ -102,13 +98,14 @@ def _screen(
     from slurm_pal.report.gpus.heatmap import printed, render
 
     lines = top.head(seen, source.cluster, [f"pal: {note}" for note in source.notes])
-    lines = [visible(line) for line in lines]
+    limit = common.screen_width()  # a pipe has none
+    lines = [part for line in lines for part in common.wrapped(line)]
     drawn = printed(render(rows, sensitivity, width), colored) if rows else ["no GPUs are known: see pal doctor"]
     room = max(3, height // 2)
     if len(drawn) > room:
         drawn = [*drawn[: room - 1], f"and {len(drawn) - room + 1} more lines: pal heatmap"]
     lines += ["", *drawn]
-    return [*lines, *map(visible, top.tables(seen, height - len(lines)))]
+    return [*lines, *map(visible, top.tables(seen, height - len(lines), limit))]
 
 
 def _live(source: _Source, sensitivity: str, every: float, colored: bool) -> None:

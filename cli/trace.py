@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.cli.simulate.options import COUNT
+from slurm_pal.report.listing import Listing
 
 if TYPE_CHECKING:
     from slurm_pal.simulate.trace import Trace
@@ -64,23 +65,20 @@ def _read(options: dict[str, Any]) -> Trace:
 
 @trace.command()
 @_reading
-@common.csv_option
-@common.json_option
-def describe(as_csv: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401
+@tables.table_options_beside_a_trace
+def describe(form: tables.Form, **options: Any) -> None:  # noqa: ANN401
     """Jobs, GPU-hours, sizes, run times, classes; and the rows that cannot be replayed."""
     from slurm_pal.cli.simulate.run import show_bad_rows
     from slurm_pal.simulate.inputs import describe as figures_of
 
     found = _read(options)
     figures = figures_of(found)
-    if as_json:
-        common.print_json("trace-figures", {**figures, "bad_rows": [row._asdict() for row in found.bad]})
-        return
-    if as_csv:
-        common.print_csv(("figure", "member", "value"), _figure_rows(figures))
-    else:
-        common.say(*_lines("", figures))
-    show_bad_rows(found)
+    listing = Listing(("figure", "member", "value"), _figure_rows(figures))
+    bad = [row._asdict() for row in found.bad]
+    text = lambda: tables.say_notes(_lines("", figures))  # noqa: E731
+    tables.show(form, listing, "trace-figures", lambda told: {**figures, "bad_rows": bad}, text=text)
+    if not form.as_json:
+        show_bad_rows(found)
 
 
 def _figure_rows(figures: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurm_pal.base.errors import Exit, PalError, UsageError
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.cli.simulate.options import number
 from slurm_pal.cli.until_signal import until_signal
+from slurm_pal.report.listing import Listing
 
 if TYPE_CHECKING:
     from slurm_pal.simulate.trace import Trace
@@ -27,7 +28,7 @@ ASK_S = 300.0
 """A longer trial begins only after a question."""
 TOLD_S = 30.0
 """Between two lines of progress where standard error is no terminal."""
-STILL = ("arms", "beside", "resume", "yes", "as_json", "as_csv", "parsable2", "noheader")
+STILL = ("arms", "beside", "resume", "yes", *tables.NAMES)
 """What may be given with --resume: all else is in the folder."""
 
 
@@ -61,10 +62,7 @@ STILL = ("arms", "beside", "resume", "yes", "as_json", "as_csv", "parsable2", "n
 @click.option("--out", metavar="DIR", help="Keep the trial here.  [default: a new folder in the state directory]")
 @click.option("--resume", metavar="DIR", help="Go on with the trial in DIR: arms that were finished are not run again.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before a long trial.")
-@common.json_option
-@common.csv_option
-@common.parsable_option
-@common.noheader_option
+@tables.table_options_beside_a_trace
 @common.verbose_option
 @click.pass_context
 def trial(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401  # one entry for each option
@@ -281,11 +279,11 @@ def _keep_word(running: Trial) -> None:
 def _show(running: Trial, options: dict[str, Any]) -> None:
     from slurm_pal.report import trial as report
 
-    if options["as_json"]:
+    form: tables.Form = options["form"]
+    if form.as_json:
         common.print_json("trial", report.as_json(running))
-    elif options["as_csv"]:
-        common.print_csv(report.JOB_COLUMNS, report.job_rows(running), options["noheader"])
-    else:
-        for line in report.lines(running, options["noheader"], options["parsable2"]):
-            common.say(line)
+    elif form.plain or (form.parsable2 and not form.columns and not form.sort):  # the table of arms
+        common.say(*report.lines(running, form.noheader, form.parsable2, common.screen_width()))
         common.say(f"pal trial: kept in {running.folder.path}", err=True)
+    else:
+        tables.show(form, Listing(report.JOB_COLUMNS, report.job_rows(running)), "trial", lambda told: {})

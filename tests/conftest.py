@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from hypothesis import settings
@@ -14,11 +15,14 @@ settings.load_profile("ours")
 
 
 def pytest_configure() -> None:
-    """Take signals as a terminal would: who runs the tests under nohup or with `&` has some ignored.
+    """Tables are as wide as they like, as in a pipe: pytest-xdist gives its workers a terminal's width.
+
+    Take signals as a terminal would: who runs the tests under nohup or with `&` has some ignored.
 
     An ignored signal is inherited by every process that a test starts, and a shell script
     cannot even set a trap for it.
     """
+    os.environ.pop("COLUMNS", None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)

@@ -72,16 +72,9 @@ def simulate(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401
     Ctrl-C prints what is complete. Traces can be looked at and converted with pal trace.
     """
     if options["list_"]:
-        from slurm_pal.cli.simulate.names import as_json, lists, print_lists
+        from slurm_pal.cli.simulate.names import show_lists
 
-        if options["as_json"]:
-            common.print_json("simulate-list", as_json())
-            return
-        if options["as_csv"]:
-            print_lists(options["noheader"])
-            return
-        for line in lists(options["parsable2"], options["noheader"]):
-            common.say(line)
+        show_lists(options["form"])
         return
     from slurm_pal.cli.simulate.loans import asks_for_loans, run_loans
 
@@ -319,10 +312,7 @@ def _output(options: dict[str, Any], names: dict[str, str]) -> Output:
         names=names,
         command=_command(),
         workers=options["jobs"] or processors(),
-        as_json=options["as_json"],
-        parsable=options["parsable2"],
-        noheader=options["noheader"],
+        form=options["form"],
         out=options["out"],
         jobs_out=options["jobs_out"],
-        as_csv=options["as_csv"],
     )

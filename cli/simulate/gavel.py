@@ -11,9 +11,9 @@ from typing import Any
 
 from slurm_pal.base.errors import Exit, UsageError
 from slurm_pal.base.files import write_atomic
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption
-from slurm_pal.report import table as tables
+from slurm_pal.report.listing import Listing
 from slurm_pal.research.allocation_policies import names as policy_names
 from slurm_pal.research.replica.gavel_comparison import GavelComparison
 from slurm_pal.research.replica.gavel_jobs import parse_types, workload
@@ -36,8 +36,8 @@ def run_gavel(options: Mapping[str, Any], command: str) -> Exit:
     """Run and print; the exit code. Raises UsageError and DataError for what cannot be run."""
     names, comparison = _comparison(options)
     output = Output(
-        names, command, options["jobs"] or processors(), options["as_json"], options["parsable2"], options["noheader"],
-        jobs_out=options["jobs_out"], as_csv=options["as_csv"],
+        names, command, options["jobs"] or processors(), options["form"],
+        jobs_out=options["jobs_out"],
     )  # fmt: skip
     claim_folders(output)
     todo = comparison.policies
@@ -84,35 +84,25 @@ def window_of(text: str | None) -> tuple[int, int] | None:
 
 def _show(comparison: GavelComparison, done: Mapping[str, GavelResult], output: Output) -> None:
     window, cluster = comparison.settings.window, comparison.work.cluster.text()
-    if output.as_json:
-        figures = {name: _plain(done[policy]) for name, policy in output.names.items() if policy in done}
-        common.print_json(
-            "simulate",
-            {
-                "policies": figures,
-                "replica": "gavel",
-                "cluster": cluster,
-                "round_s": comparison.settings.round_s,
-                "window": None if window is None else list(window),
-                "seeds": [comparison.settings.seed],
-                "command": output.command,
-            },
-        )
-        return
-    if output.as_csv:
-        first = next(iter(done.values())).figures.avg_jct_s
-        told = [
-            {"policy": asked, **_plain(found), "ratio_to_first": _finite(found.figures.avg_jct_s / first)}
-            for asked, name in output.names.items()
-            if (found := done.get(name))
-        ]
-        common.print_csv(("policy", *GavelFigures._fields, "ratio_to_first"), told, output.noheader)
-        return
-    for line in (tables.parsable if output.parsable else tables.columns)(HEADER, _rows(done, output), output.noheader):
-        common.say(line)
-    if not output.parsable:
-        jobs = "all jobs" if window is None else f"jobs {window[0]} to {window[1] - 1}"
-        common.say("", f"{jobs} on {cluster}; rounds of {comparison.settings.round_s:g} s, moves are free")
+    body = {
+        "policies": {name: _plain(done[policy]) for name, policy in output.names.items() if policy in done},
+        "replica": "gavel",
+        "cluster": cluster,
+        "round_s": comparison.settings.round_s,
+        "window": None if window is None else list(window),
+        "seeds": [comparison.settings.seed],
+        "command": output.command,
+    }
+    first = next(iter(done.values())).figures.avg_jct_s
+    told = [
+        {"policy": asked, **_plain(found), "ratio_to_first": _finite(found.figures.avg_jct_s / first)}
+        for asked, name in output.names.items()
+        if (found := done.get(name))
+    ]
+    listing = Listing(("policy", *GavelFigures._fields, "ratio_to_first"), told, HEADER, _rows(done, output))
+    jobs = "all jobs" if window is None else f"jobs {window[0]} to {window[1] - 1}"
+    note = f"{jobs} on {cluster}; rounds of {comparison.settings.round_s:g} s, moves are free"
+    tables.show(output.form, listing, "simulate", lambda _: body, notes=["", note])
 
 
 def _plain(found: GavelResult) -> dict[str, float | None]:

@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import Any
 
 from slurm_pal.base.errors import Exit, UsageError
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.cli.simulate.run import Output, carry_out, interruption
-from slurm_pal.report import table as tables
+from slurm_pal.report.listing import Listing
 from slurm_pal.research.loans import GRACE_S, ORDER_S, LoanFigures
 from slurm_pal.research.loans_comparison import (
     BASELINE,
@@ -56,8 +56,8 @@ def run_loans(options: Mapping[str, Any], command: str) -> Exit:
     comparison.check()
     first, count = 1 if options["seed"] is None else options["seed"], options["seeds"] or ENOUGH
     output = Output(
-        {}, command, options["jobs"] or processors(), options["as_json"], options["parsable2"], options["noheader"],
-        as_csv=options["as_csv"],
+        {}, command, options["jobs"] or processors(), options["form"],
+
     )  # fmt: skip
     todo = list(range(first, first + count))
     results, interrupted = carry_out(comparison, todo, len(names), output.workers)
@@ -115,8 +115,9 @@ def _show(
     seeds: Sequence[LoanSeed],
     output: Output,
 ) -> None:
-    if output.as_json:
-        body = {
+
+    def body() -> dict[str, Any]:
+        return {
             "policies": lines,
             "settings": comparison.settings._asdict(),
             "study": True,
@@ -129,25 +130,23 @@ def _show(
             "gates": [gate._asdict() for gate in _gates(seeds)],
             "command": output.command,
         }  # fmt: skip
-        common.print_json("simulate", body)
-        return
-    if output.as_csv:
-        told = [{"policy": name, **{key: line[key] for key in CSV_COLUMNS[1:]}} for name, line in lines.items()]
-        common.print_csv(CSV_COLUMNS, told, output.noheader)
-        return
+
+    told = [{"policy": name, **{key: line[key] for key in CSV_COLUMNS[1:]}} for name, line in lines.items()]
     rows = [[name, *(_written(line[field], form) for field, form in FORMS.items())] for name, line in lines.items()]
-    for text in (tables.parsable if output.parsable else tables.columns)(HEADER, rows, output.noheader):
-        common.say(text)
-    if not output.parsable:
+
+    def text() -> None:
         measured = [
             (gate.name, gate.what, f"{gate.wanted:g}", _written(gate.measured, ".4g"), _written(gate.at_most, ".4g"),
              "met" if gate.met else "missed")
             for gate in _gates(seeds)
         ]  # fmt: skip
-        for text in ("", *tables.columns(GATES, measured, output.noheader)) if measured else ():
-            common.say(text)
-        for text in ("", *_notes(comparison, lines, numbers, seeds)):
-            common.say(text)
+        noheader = output.form.noheader
+        common.say(*tables.lines(HEADER, rows, noheader))
+        common.say(*(["", *tables.lines(GATES, measured, noheader)] if measured else []))
+        tables.say_notes(["", *_notes(comparison, lines, numbers, seeds)])
+
+    listing = Listing(CSV_COLUMNS, told, HEADER, rows)
+    tables.show(output.form, listing, "simulate", lambda _: body(), text=text)
 
 
 def _gates(seeds: Sequence[LoanSeed]) -> list[Gate]:

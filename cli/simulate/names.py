@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_pal.cli import common
+from slurm_pal.cli import tables
 from slurm_pal.cli.simulate.trace_inputs import KEYS
-from slurm_pal.report import table
+from slurm_pal.report.listing import Listing
 from slurm_pal.research import allocation_policies
 from slurm_pal.research.loans_comparison import KEYS as LOAN_KEYS
 from slurm_pal.research.loans_comparison import POLICIES as LOANS
@@ -79,11 +79,6 @@ def _allocation() -> list[tuple[str, str, str]]:
     return found
 
 
-def lists(parsable: bool, noheader: bool) -> list[str]:
-    """The tables as lines."""
-    return (table.parsable if parsable else table.columns)(HEADER, rows(), noheader)
-
-
 def as_json() -> dict[str, Any]:
     """The same for programs; of each policy what runs it."""
     found = rows()
@@ -103,7 +98,9 @@ def as_json() -> dict[str, Any]:
     return {"policies": policies, "names": others}
 
 
-def print_lists(noheader: bool) -> None:
-    """The same as CSV; options without their dashes, which a spreadsheet would take for a formula."""
-    found = [{"option": option.lstrip("-"), "name": name, "summary": summary} for option, name, summary in rows()]
-    common.print_csv(("option", "name", "summary"), found, noheader)
+def show_lists(form: tables.Form) -> None:
+    """The names; in CSV options without their dashes, which a spreadsheet would take for a formula."""
+    found = rows()
+    told = [{"option": option.lstrip("-"), "name": name, "summary": summary} for option, name, summary in found]
+    listing = Listing(("option", "name", "summary"), told, HEADER, found)
+    tables.show(form, listing, "simulate-list", lambda _: as_json())

@@ -10,6 +10,7 @@ import click
 
 from slurm_pal.cli import common
 from slurm_pal.cli.simulate.site_options import SITE_OPTIONS
+from slurm_pal.cli.tables import NAMES, table_options_beside_a_trace
 
 
 def number(least: float = 0.0, most: float = math.inf, above: bool = False) -> dict[str, Any]:
@@ -188,10 +189,6 @@ OUTPUT = (
     click.option("--jobs", type=COUNT, metavar="N", help="Processes.  [default: one per core]"),
     click.option("--out", metavar="DIR", help="Write the page, pictures, jobs.csv and summary.json there."),
     click.option("--jobs-out", metavar="DIR", help="Write NAME.csv there: job_id,submit_s,start_s,finish_s,gpus."),
-    common.json_option,
-    common.csv_option,
-    common.parsable_option,
-    common.noheader_option,
     click.option("-v", "--verbose", count=True, help="More detail; -vv shows tracebacks."),
     click.option("--list", "list_", is_flag=True, help="Policies, queues, formats, profiles and scores."),
     click.option("--replica", metavar="blox-pal|gavel", help="A published simulator instead, job for job."),
@@ -203,8 +200,8 @@ OUTPUT = (
     ),
 )
 
-_REPORTED = ("trace", "format_", "cluster", "policies", "seed", "tick", "jobs", "jobs_out", "as_json", "as_csv",
-             "parsable2", "noheader", "list_", "replica", "verbose")  # fmt: skip
+_REPORTED = ("trace", "format_", "cluster", "policies", "seed", "tick", "jobs", "jobs_out", *NAMES,
+             "list_", "replica", "verbose")  # fmt: skip
 REPLICAS = {
     "blox-pal": frozenset((
         *_REPORTED, "nodes", "gpus_per_node", "profile", "queue", "seeds", "locality_penalty", "move_cost", "bar",
@@ -215,17 +212,17 @@ REPLICAS = {
 """The published simulators, and the options that mean something with each."""
 UNEQUAL = frozenset((
     "trace", "format_", "app_patterns", "app_table", "processors_per_gpu", "throughputs", "prices", "generate",
-    "cluster", "policies", "seeds", "seed", "jitter", "move_cost", "limit_factor", "jobs", "as_json", "as_csv",
-    "parsable2", "noheader", "list_", "verbose", "window", "profile", "locality_penalty",
+    "cluster", "policies", "seeds", "seed", "jitter", "move_cost", "limit_factor", "jobs", *NAMES,
+    "list_", "verbose", "window", "profile", "locality_penalty",
 ))  # fmt: skip
 """The options that mean something with --cluster TYPE:GPUS,... ."""
 LOANS = frozenset((
-    "policies", "generate", "seeds", "seed", "jobs", "as_json", "as_csv", "parsable2", "noheader", "list_", "verbose",
+    "policies", "generate", "seeds", "seed", "jobs", *NAMES, "list_", "verbose",
 ))  # fmt: skip
 """The options that mean something with --policy aryl,... ."""
 PRICED = frozenset((
-    "policies", "prices", "throughputs", "job_days", "reference", "egress", "move_cost", "as_json", "as_csv",
-    "parsable2", "noheader", "list_", "verbose",
+    "policies", "prices", "throughputs", "job_days", "reference", "egress", "move_cost", *NAMES,
+    "list_", "verbose",
 ))  # fmt: skip
 """The options that mean something with --policy min-cost."""
 NOT_PLAIN = {
@@ -240,6 +237,7 @@ NOT_PLAIN = {
 
 
 def simulate_options(command: common.Command) -> common.Command:
+    command = table_options_beside_a_trace(command)
     for option in reversed((*INPUT, *CLUSTER, *COMPARISON, *COSTS, *SITE_OPTIONS, *OUTPUT)):
         command = option(command)
     return command

@@ -9,8 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from slurm_pal.base.errors import DataError, Exit, UsageError
-from slurm_pal.cli import common
-from slurm_pal.report import table as tables
+from slurm_pal.cli import common, tables
+from slurm_pal.report import table
+from slurm_pal.report.listing import Listing
 from slurm_pal.research.price_replay import (
     FIXED,
     MIN_COST,
@@ -75,37 +76,36 @@ def _mean(costs: list[Cost]) -> float:
 
 
 def _show(found: Costs, log: PriceLog, terms: ReplayTerms, options: Mapping[str, Any], command: str) -> None:
-    if options["as_json"]:
-        common.print_json("simulate-prices", _body(found, terms, options, command))
-        return
-    if options["as_csv"]:
-        rows = [
-            {"application": name, "strategy": strategy, "money": _mean(costs),
-             "reduction": _mean(by[FIXED]) / _mean(costs), "moves": fmean(cost.moves for cost in costs),
-             "hours": fmean(cost.hours for cost in costs)}
-            for name, by in found.items() for strategy, costs in by.items()
-        ]  # fmt: skip
-        common.print_csv(("application", "strategy", "money", "reduction", "moves", "hours"), rows, options["noheader"])
-        return
+    form: tables.Form = options["form"]
+    rows = [
+        {"application": name, "strategy": strategy, "money": _mean(costs),
+         "reduction": _mean(by[FIXED]) / _mean(costs), "moves": fmean(cost.moves for cost in costs),
+         "hours": fmean(cost.hours for cost in costs)}
+        for name, by in found.items() for strategy, costs in by.items()
+    ]  # fmt: skip
     lines: list[list[str]] = []
     for name, by in found.items():
         fixed = _mean(by[FIXED])
         ratios = [f"{fixed / _mean(by[strategy]):.2f}" for strategy in STRATEGIES if strategy != FIXED]
         lines.append([name, f"{fixed:.2f}", *ratios, f"{fmean(cost.moves for cost in by[MIN_COST]):.1f}"])
-    for text in (tables.parsable if options["parsable2"] else tables.columns)(HEADER, lines, options["noheader"]):
-        common.say(text)
-    if options["parsable2"]:
+    if form.parsable2 and not form.columns and not form.sort:
+        common.say(*table.parsable(HEADER, lines, form.noheader))
         return
     starts = len(next(iter(found.values()))[FIXED])
-    common.say("")
-    for text in (
+    notes = (
         f"Jobs of {terms.days:g} days of work on one GPU of type {terms.reference}, started on each of {starts} days; "
         f"{len(log.times_s)} kinds of instances. x: how many times cheaper than {FIXED}, in the mean.",
         *(f"{name}: {summary}." for name, summary in STRATEGIES.items()),
         f"A move of {MIN_COST} takes {terms.restart_s:g} s, and {terms.egress:g} of money to another market. A market "
         "is no Slurm partition: a study, which only shows what a choice by price is worth.",
-    ):
-        common.say(text)
+    )
+
+    def text() -> None:
+        common.say(*tables.lines(HEADER, lines, form.noheader))
+        tables.say_notes(["", *notes] if not form.noheader else [])
+
+    listing = Listing(("application", "strategy", "money", "reduction", "moves", "hours"), rows)
+    tables.show(form, listing, "simulate-prices", lambda _: _body(found, terms, options, command), text=text)
 
 
 def _body(found: Costs, terms: ReplayTerms, options: Mapping[str, Any], command: str) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from slurm_pal.base.errors import Exit, UsageError
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.cli.simulate.run import Output, carry_out, claim_folders, interruption, write
-from slurm_pal.report import table as tables
+from slurm_pal.report.listing import Listing
 from slurm_pal.report.simulation.assemble import AssembledStudy, answer
 from slurm_pal.report.simulation.study import Study
 from slurm_pal.research.replica.active import QUEUES, RoundSettings
@@ -32,8 +32,8 @@ def run_replica(options: Mapping[str, Any], cluster: VirtualCluster, command: st
     """Run and print; the exit code."""
     names, comparison = _comparison(options, cluster)
     output = Output(
-        names, command, options["jobs"] or processors(), options["as_json"], options["parsable2"],
-        options["noheader"], options["out"], options["jobs_out"], as_csv=options["as_csv"],
+        names, command, options["jobs"] or processors(), options["form"],
+        options["out"], options["jobs_out"],
     )  # fmt: skip
     claim_folders(output)
     todo = comparison.tasks()
@@ -114,37 +114,31 @@ def _show(
     comparison: BloxComparison, done: Mapping[BloxTask, BloxResult], found: AssembledStudy, output: Output
 ) -> None:
     means = _means(comparison, done)
-    if output.as_json:
+
+    def body() -> dict[str, Any]:
         policies = answer(found.study.runs, output.names)
         for asked, row in policies.items():
             row.update(means[output.names[asked]])
-        common.print_json(
-            "simulate",
-            {
-                "policies": policies,
-                "replica": "blox-pal",
-                "queue": comparison.settings.queue,
-                "cluster": found.study.cluster,
-                "charged": dict(found.study.charged),
-                "seeds": list(comparison.seeds),
-                "command": found.study.command,
-            },
-        )
-        return
-    if output.as_csv:
-        first = next(iter(means.values()))["avg_jct_s"]
-        lines = [
-            {"policy": asked, **f, "ratio_to_first": f["avg_jct_s"] / first}
-            for asked, name in output.names.items()
-            if (f := means.get(name))
-        ]
-        common.print_csv(("policy", *BloxFigures._fields, "ratio_to_first"), lines, output.noheader)
-        return
-    rows = _rows(means, output.names)
-    for line in (tables.parsable if output.parsable else tables.columns)(HEADER, rows, output.noheader):
-        common.say(line)
-    if not output.parsable:
-        common.say("", "; ".join(f"{name} {value}" for name, value in found.study.charged))
+        return {
+            "policies": policies,
+            "replica": "blox-pal",
+            "queue": comparison.settings.queue,
+            "cluster": found.study.cluster,
+            "charged": dict(found.study.charged),
+            "seeds": list(comparison.seeds),
+            "command": found.study.command,
+        }
+
+    first = next(iter(means.values()))["avg_jct_s"]
+    told = [
+        {"policy": asked, **f, "ratio_to_first": f["avg_jct_s"] / first}
+        for asked, name in output.names.items()
+        if (f := means.get(name))
+    ]
+    names = ("policy", *BloxFigures._fields, "ratio_to_first")
+    listing = Listing(names, told, HEADER, _rows(means, output.names))
+    charged = "; ".join(f"{name} {value}" for name, value in found.study.charged)
+    tables.show(output.form, listing, "simulate", lambda _: body(), notes=["", charged])
 
 
 def _means(comparison: BloxComparison, done: Mapping[BloxTask, BloxResult]) -> dict[str, dict[str, float]]:

@@ -11,12 +11,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from slurm_pal.base.errors import Exit, UsageError
 from slurm_pal.base.files import write_atomic
 from slurm_pal.cli import common
-from slurm_pal.report import table as tables
+from slurm_pal.cli import tables as printing
+from slurm_pal.report.listing import Listing
 from slurm_pal.report.simulation.assemble import AssembledStudy, assemble, body, job_tables
 from slurm_pal.report.simulation.files import PAGE, claim_folder
 from slurm_pal.report.simulation.study import PolicyComparison, compare
@@ -51,13 +52,10 @@ class Output(NamedTuple):
     names: Mapping[str, str]
     command: str = ""
     workers: int = 1
-    as_json: bool = False
-    parsable: bool = False
-    noheader: bool = False
+    form: printing.Form = printing.Form()
     out: str | None = None  # folder of the report
     jobs_out: str | None = None  # folder of a CSV per policy
     gain_lines: bool = False  # say what would be gained in five lines, not in one
-    as_csv: bool = False
 
 
 def run_and_report(
@@ -154,31 +152,30 @@ def show_bad_rows(trace: Trace) -> None:
 
 def show(found: AssembledStudy, output: Output, too_wide: Sequence[TraceJob] = ()) -> None:
     """The comparison on standard output."""
-    if output.as_json:
-        answer = body(found, output.names, too_wide)
-        del answer["schema"]
-        common.print_json("simulate", answer)
-        return
+
+    def answer() -> dict[str, Any]:
+        told = body(found, output.names, too_wide)
+        del told["schema"]
+        return told
+
     comparison = compare(found.study)
-    if output.as_csv:
-        common.print_csv(CSV_COLUMNS, csv_rows(comparison), output.noheader)
-        return
-    header, rows = table(comparison)
-    if output.parsable:
-        _echo(tables.parsable(header, rows, output.noheader))
-        return
-    _echo([_setting(found), "", *tables.columns(header, rows, output.noheader), ""])
-    _echo(what_you_gain(comparison) if output.gain_lines else [f"Completion time: {_claimed(comparison)}"])
-    _echo(cause_lines(comparison))
-    _echo(_worst_lines(found.worst))
-    _echo(["", "Charged and assumed:", *(f"  {name:16}  {value}" for name, value in found.study.charged)])
+    shown = Listing(CSV_COLUMNS, csv_rows(comparison), *table(comparison))
+    text = lambda: _print_text(found, comparison, output)  # noqa: E731
+    printing.show(output.form, shown, "simulate", lambda told: answer(), text=text)
+
+
+def _print_text(found: AssembledStudy, comparison: PolicyComparison, output: Output) -> None:
+    printing.say_notes([_setting(found), ""])
+    common.say(*printing.lines(*table(comparison), output.form.noheader))
     said = caveats(comparison)
-    _echo(["", "Beware:", *(f"  {line}" for line in said)] if said else [])
-
-
-def _echo(lines: Sequence[str]) -> None:
-    for line in lines:
-        common.say(line)
+    printing.say_notes([
+        "",
+        *(what_you_gain(comparison) if output.gain_lines else [f"Completion time: {_claimed(comparison)}"]),
+        *cause_lines(comparison),
+        *_worst_lines(found.worst),
+        "", "Charged and assumed:", *(f"  {name:16}  {value}" for name, value in found.study.charged),
+        *(["", "Beware:", *(f"  {line}" for line in said)] if said else []),
+    ])  # fmt: skip
 
 
 def _setting(found: AssembledStudy) -> str:

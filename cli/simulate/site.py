@@ -13,7 +13,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError, Exit, SlurmError, UsageError, one_line
 from slurm_pal.base.faults import OK
 from slurm_pal.base.files import slurm_user_uid
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.cli.simulate.command import slurm_words
 from slurm_pal.cli.simulate.run import (
     Output,
@@ -27,7 +27,7 @@ from slurm_pal.cli.simulate.run import (
 from slurm_pal.cli.simulate.site_options import DAYS
 from slurm_pal.cli.simulate.twin import SITE_SOONER, takes
 from slurm_pal.decide.facts import appends
-from slurm_pal.report import table as tables
+from slurm_pal.report.listing import Listing
 from slurm_pal.report.simulation.assemble import AssembledStudy, body
 from slurm_pal.report.simulation.site_gain import (
     Findings,
@@ -121,7 +121,7 @@ def run_site(options: Mapping[str, Any], settings_of: Callable[[dict[str, Any]],
         options["causes"], scores,
     )  # fmt: skip
     notes = (*notes, *site.notes, *more, *profile.notes, *_changes(fitted))
-    if not output.as_json:
+    if not output.form.as_json:
         show_bad_rows(trace)
         for note in notes:
             common.say(f"note: {note}", err=True)
@@ -166,8 +166,8 @@ class _Background(NamedTuple):
 def _output(options: Mapping[str, Any], command: str) -> Output:
     return Output(
         names={way: way for way in WAYS}, command=command, workers=options["jobs"] or processors(),
-        as_json=options["as_json"], parsable=options["parsable2"], noheader=options["noheader"], out=options["out"],
-        jobs_out=options["jobs_out"], as_csv=options["as_csv"],
+        form=options["form"], out=options["out"],
+        jobs_out=options["jobs_out"],
     )  # fmt: skip
 
 
@@ -375,15 +375,15 @@ def _show(
     for line in caveats(comparison)[: -len(study.caveats) or None]:
         common.say(f"note: {line}", err=True)
     found = AssembledStudy(study, () if study.worst is None else (study.worst,))
-    if output.as_json:
-        common.print_json("simulate", _json(found, output.names, findings, lines, fitted))
-    elif output.as_csv:
-        common.print_csv(CSV_COLUMNS, csv_rows(comparison), output.noheader)
-    elif output.parsable:
-        common.say(*tables.parsable(*table(comparison), output.noheader))
-    else:
-        rows = ["", *tables.columns(*table(comparison), output.noheader)] if verbose else []
-        common.say(*lines, *cause_lines(comparison), *rows)
+
+    def text() -> None:
+        tables.say_notes([*lines, *cause_lines(comparison)])
+        common.say(*(["", *tables.lines(*table(comparison), output.form.noheader)] if verbose else []))
+
+    listing = Listing(CSV_COLUMNS, csv_rows(comparison), *table(comparison))
+    tables.show(
+        output.form, listing, "simulate", lambda _: _json(found, output.names, findings, lines, fitted), text=text
+    )
     write(found, output)
 
 

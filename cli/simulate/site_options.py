@@ -7,6 +7,7 @@ import click
 from click.core import ParameterSource
 
 from slurm_pal.base.errors import UsageError
+from slurm_pal.cli.tables import NAMES
 
 DAYS = 60  # a claim needs six weeks that are independent
 
@@ -26,7 +27,7 @@ SITE = frozenset((
     "trace", "app_patterns", "profile", "queue", "seeds", "seed", "jitter",
     "locality_penalty", "move_cost", "warm_up", "margin", "tick", "bar", "limit_factor", "backfill", "bf_interval",
     "best_first", "mtbf_h", "repair_h", "failures",
-    "jobs", "out", "jobs_out", "as_csv", "as_json", "parsable2", "noheader", "verbose",
+    "jobs", "out", "jobs_out", *NAMES, "verbose",
 ))  # fmt: skip
 """The options that mean something with --site."""
 ONLY_SITE = frozenset(("days", "class_mix", "all_movable"))

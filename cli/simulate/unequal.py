@@ -14,11 +14,11 @@ import numpy as np
 
 from slurm_pal.base.errors import Exit, UsageError
 from slurm_pal.base.jobs import UNKNOWN_CLASS
-from slurm_pal.cli import common
+from slurm_pal.cli import common, tables
 from slurm_pal.cli.simulate.gavel import window_of
 from slurm_pal.cli.simulate.run import Output, carry_out, interruption, show_bad_rows
 from slurm_pal.cli.simulate.trace_inputs import generated, options_of
-from slurm_pal.report import table as tables
+from slurm_pal.report.listing import Listing
 from slurm_pal.report.simulation.words import unclear_because
 from slurm_pal.research.replica.gavel_jobs import GavelCluster, parse_types
 from slurm_pal.research.unequal_comparison import (
@@ -65,8 +65,8 @@ def run_unequal(options: Mapping[str, Any], command: str) -> Exit:
     """Run and print; the exit code. Raises UsageError and DataError for what cannot be run."""
     names, comparison = _comparison(options)
     output = Output(
-        names, command, options["jobs"] or processors(), options["as_json"], options["parsable2"], options["noheader"],
-        as_csv=options["as_csv"],
+        names, command, options["jobs"] or processors(), options["form"],
+
     )  # fmt: skip
     todo = comparison.tasks()
     results, interrupted = carry_out(comparison, todo, len(comparison.work.jobs), output.workers)
@@ -193,23 +193,16 @@ def _lines(comparison: UnequalComparison, results: Mapping[UnequalTask, Ran]) ->
 
 
 def _show(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output: Output) -> None:
-    if output.as_json:
-        common.print_json("simulate", _body(comparison, lines, output))
-        return
-    if output.as_csv:
-        told = [_csv_row(name, line) for name, line in lines.items()]
-        common.print_csv(CSV_COLUMNS, told, output.noheader)
-        return
     rows = [
         [name, *(format(line.figures[field] / unit, form) for field, unit, form in FORMS), _ratio(line.ratio)]
         for name, line in lines.items()
     ]
-    for text in (tables.parsable if output.parsable else tables.columns)(HEADER, rows, output.noheader):
-        common.say(text)
-    if not output.parsable:
-        common.say("")
-        for text in (*_notes(comparison), *_unsure(lines), *_missed(comparison, lines)):
-            common.say(text)
+    listing = Listing(CSV_COLUMNS, [_csv_row(name, line) for name, line in lines.items()], HEADER, rows)
+    tables.show(
+        output.form, listing, "simulate",
+        lambda _: _body(comparison, lines, output),
+        notes=["", *_notes(comparison), *_unsure(lines), *_missed(comparison, lines)],
+    )  # fmt: skip
 
 
 CSV_COLUMNS = (

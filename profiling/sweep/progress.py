@@ -15,6 +15,9 @@ from typing import NamedTuple
 from slurm_pal.base.terminal import visible
 from slurm_pal.profiling.sweep.sweep_state import DONE, OVER, SUBMITTED, NodeState, Pause, SweepDirectory
 
+PACE_S = 4 * 3600.0
+"""The time that is left is estimated from the nodes of this long; a node takes minutes."""
+
 
 class Display(NamedTuple):
     """Where a sweep reports its course."""
@@ -67,7 +70,14 @@ def _on_terminal() -> bool:
 def _bar(sweep: SweepDirectory) -> Iterator[Display]:
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("{task.description}"),
@@ -75,8 +85,11 @@ def _bar(sweep: SweepDirectory) -> Iterator[Display]:
         MofNCompleteColumn(),
         TextColumn("nodes, {task.fields[active]} active"),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=False, speed_estimate_period=PACE_S) as progress:
         over = sum(1 for s in sweep.nodes.values() if s.state in OVER)
         task = progress.add_task("measuring", total=len(sweep.nodes), completed=over, active=0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-READY, ALIVE = "READY=1", "WATCHDOG=1"
+READY, ALIVE, STOPPING = "READY=1", "WATCHDOG=1", "STOPPING=1"
 
 
 def notify(*words: str) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_pal.base.config import Config
@@ -264,6 +264,7 @@ def _order(order: LoanOrder) -> dict[str, Any]:
     return {("open_nodes" if name == "open" else name): value for name, value in order._asdict().items()}
 
 
+LISTS = ("owners", "guests", "reclaims", "orders")
 CSV_COLUMNS = ("list", *dict.fromkeys(
     (*OwnerRow._fields, *GuestRow._fields, *ReclaimRow._fields, *LoanOrder._fields)
 ))  # fmt: skip
@@ -272,4 +273,12 @@ CSV_COLUMNS = ("list", *dict.fromkeys(
 def csv_rows(seen: LoanView) -> list[dict[str, Any]]:
     """One row per entry of pal.loans/1 and list that holds it (owners, guests, reclaims, orders)."""
     body = as_json(seen)
-    return [{"list": name, **row} for name in ("owners", "guests", "reclaims", "orders") for row in body[name]]
+    return [{"list": name, **row} for name in LISTS for row in body[name]]
+
+
+def body(seen: LoanView, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The body of pal.loans/1 with its lists in the order of these rows, those of `csv_rows`."""
+    lists: dict[str, list[dict[str, Any]]] = {name: [] for name in LISTS}
+    for row in rows:
+        lists[row["list"]].append({name: value for name, value in row.items() if name != "list"})
+    return as_json(seen) | lists

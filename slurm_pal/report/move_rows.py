@@ -14,6 +14,7 @@ from slurm_pal.journal import paths, story
 from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.journal.move_states import CARRIED_OUT, ENDS, MoveOutcome
 from slurm_pal.moves import learning
+from slurm_pal.report.listing import Listing
 from slurm_pal.report.table import counted
 from slurm_pal.slurm.cli import CliClient
 
@@ -21,6 +22,10 @@ ASK_TIMEOUT_S = 10.0
 HEADER = (
     "WHEN", "JOBID", "USER", "FROM", "TO", "FACTOR", "PREDICTED_S", "OBSERVED_S", "COST_S", "OUTCOME", "WHY",
 )  # fmt: skip
+_SHOWS = {
+    "WHEN": "made_s", "JOBID": "job_id", "FROM": "source", "TO": "target", "FACTOR": "after", "PREDICTED_S": "gain_s",
+    "OBSERVED_S": "observed_gain_s",
+}  # fmt: skip
 
 
 class MoveRow(NamedTuple):
@@ -109,6 +114,11 @@ def of_words(job: SlurmJob) -> list[MoveRow]:
             )
         )  # fmt: skip
     return rows
+
+
+def listing(rows: Sequence[MoveRow]) -> Listing:
+    """The rows as a table."""
+    return Listing(MoveRow._fields, [row._asdict() for row in rows], HEADER, list(map(cells, rows)), _SHOWS)
 
 
 def cells(row: MoveRow) -> list[str]:

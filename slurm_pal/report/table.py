@@ -3,19 +3,26 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 
 from slurm_pal.base.terminal import visible
+from slurm_pal.report.fitting import fitted
 
 
-def columns(header: Sequence[str], rows: Sequence[Sequence[str]], noheader: bool = False) -> list[str]:
-    """Lines of left-aligned columns, two blanks apart, as wide as their widest cell."""
-    shown = [[visible(cell) for cell in row] for row in (rows if noheader else [header, *rows])]
-    if not shown:
-        return []
-    widths = [max(len(row[i]) for row in shown) for i in range(len(header))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
+def columns(
+    header: Sequence[str], rows: Sequence[Sequence[str]], noheader: bool = False, width: int = sys.maxsize
+) -> list[str]:
+    """Lines of left-aligned columns, two blanks apart, as wide as their widest cell; none wider than `width`."""
+    return [line for lines in row_lines(header, rows, noheader, width) for line in lines]
+
+
+def row_lines(
+    header: Sequence[str], rows: Sequence[Sequence[str]], noheader: bool = False, width: int = sys.maxsize
+) -> list[list[str]]:
+    """The same with the lines of each row together: one, unless the table is wider than `width`."""
+    return fitted([[visible(cell) for cell in row] for row in (rows if noheader else [header, *rows])], width)
 
 
 def parsable(header: Sequence[str], rows: Sequence[Sequence[str]], noheader: bool = False) -> list[str]:

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_pal.allocation.throughputs import Entry, ThroughputKey, matrix, model
 from slurm_pal.base.terminal import visible
 from slurm_pal.report import table
+from slurm_pal.report.listing import Listing
 
 HEADER = ("APPLICATION", "GPUS", "TYPE", "STEPS/S", "+-%", "RUNS", "AGE", "SOURCE")
+_SHOWS = {"STEPS/S": "steps_per_s", "+-%": "relative_error", "AGE": "age_s"}
 OTHER = "(any other)"
 """The name shown for an unknown application."""
 
@@ -45,6 +47,11 @@ def rows(known: Mapping[ThroughputKey, Entry], types: Iterable[str]) -> list[Thr
             relative, source = not found.absolute[i], found.source[i][j]
             made.append(ThroughputRow(application, gpus, name, rate, relative, error, runs, age_s, source))
     return made
+
+
+def listing(rows: Sequence[ThroughputRow]) -> Listing:
+    """The rows as a table."""
+    return Listing(ThroughputRow._fields, [row._asdict() for row in rows], HEADER, list(map(cells, rows)), _SHOWS)
 
 
 def cells(row: ThroughputRow) -> list[str]:

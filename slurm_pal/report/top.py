@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from slurm_pal.base import marks
@@ -14,9 +16,11 @@ from slurm_pal.decide import lease_marks
 from slurm_pal.report import filter_mark, move_rows, table
 from slurm_pal.report.gpus.job_shapes import OURS
 from slurm_pal.report.inventory import GpuRow
+from slurm_pal.report.listing import Listing
 from slurm_pal.report.move_rows import MoveRow
 
 JOB_HEADER = ("JOBID", "USER", "NAME", "PARTITION", "ST", "TIME", "GPUS", "CLASS", "SLOWEST", "NODES")
+_JOB_SHOWS = {"JOBID": "job_id", "ST": "state", "TIME": "elapsed_s", "CLASS": "sensitivity"}
 LIST_HEADER = ("JOBID", "USER", "WAITS", "LIST OF OURS", "INSTEAD OF")
 MOVE_HEADER = ("WHEN", "JOBID", "USER", "FROM", "TO", "OUTCOME")
 LONGEST_NAME = 16
@@ -139,23 +143,34 @@ def head(seen: View, cluster: str, notes: Sequence[str]) -> list[str]:
     return [f"{move_rows.stamp(seen.at_s)}  {cluster}: {used}{faulty}; jobs: {jobs}", *notes]
 
 
-def tables(seen: View, height: int) -> list[str]:
-    """Lists, moves and jobs in at most `height` lines; jobs that do not fit are counted."""
+def tables(seen: View, height: int, width: int = sys.maxsize) -> list[str]:
+    """Lists, moves and jobs in at most `height` lines of at most `width`; jobs that do not fit are counted."""
     lines: list[str] = []
     if seen.lists:
         cells = [[str(row.job_id), row.user, table.age(row.waits_s), row.ours, row.own or "-"] for row in seen.lists]
-        lines += ["", *table.columns(LIST_HEADER, cells[:MOST_MOVES])]
+        lines += ["", *table.columns(LIST_HEADER, cells[:MOST_MOVES], width=width)]
         lines += [f"and {len(cells) - MOST_MOVES} more"] * (len(cells) > MOST_MOVES)
     if seen.moves:
-        lines += ["", *table.columns(MOVE_HEADER, [_move(row) for row in seen.moves])]
+        lines += ["", *table.columns(MOVE_HEADER, [_move(row) for row in seen.moves], width=width)]
     if not seen.jobs:
         return [*lines, "", "no jobs with GPUs"][:height]
     room = max(1, height - len(lines) - 3)
-    shown = [_cells(row) for row in seen.jobs[:room]]
-    lines = ["", *table.columns(JOB_HEADER, shown), *lines]
-    if len(seen.jobs) > room:
-        lines.append(f"and {len(seen.jobs) - room} more jobs")
+    jobs = [_cells(row) for row in seen.jobs[:room]]
+    header, *rows = table.row_lines(JOB_HEADER, jobs, width=width)
+    room -= len(header) - 1
+    shown = [row for row, end in zip(rows, accumulate(map(len, rows)), strict=True) if end <= room] or rows[:1]
+    lines = ["", *header, *(line for row in shown for line in row), *lines]
+    if len(seen.jobs) > len(shown):
+        lines.append(f"and {len(seen.jobs) - len(shown)} more jobs")
     return lines[:height]
+
+
+def listing(seen: View) -> Listing:
+    """The jobs as a table."""
+    return Listing(
+        JobRow._fields, [row._asdict() for row in seen.jobs], JOB_HEADER, list(map(_cells, seen.jobs)), _JOB_SHOWS,
+        [row.slowest is not None and row.slowest >= SLOW for row in seen.jobs],
+    )  # fmt: skip
 
 
 def _cells(row: JobRow) -> list[str]:

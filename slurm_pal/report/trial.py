@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -80,7 +81,7 @@ def rows(trial: Trial) -> list[ArmRow]:
     ]  # fmt: skip
 
 
-def lines(trial: Trial, noheader: bool = False, parsable: bool = False) -> list[str]:
+def lines(trial: Trial, noheader: bool = False, parsable: bool = False, width: int = sys.maxsize) -> list[str]:
     """The table, and below it what to think of it."""
     found = rows(trial)
     if not found:
@@ -101,7 +102,7 @@ def lines(trial: Trial, noheader: bool = False, parsable: bool = False) -> list[
     ]  # fmt: skip
     if parsable:
         return table.parsable(header, cells, noheader)
-    return [*table.columns(header, cells, noheader), "", *words(trial, found)]
+    return [*table.columns(header, cells, noheader, width), "", *words(trial, found)]
 
 
 def _ratio(judged: Judged | None) -> str:

@@ -177,6 +177,15 @@ def without(words: Sequence[str], name: str, site: SiteOptions = no_site_options
     return tuple(kept)
 
 
+def _unknown(name: str) -> str:
+    from difflib import get_close_matches  # only here: palsub starts without it
+
+    every = sorted(PAL_VALUES + PAL_OPTIONAL + PAL_FLAGS)
+    near = get_close_matches(name, every, 1)
+    meant = f"; did you mean --pal-{near[0]}?" if near else ""
+    return f"unknown option --pal-{name}; known are {', '.join(f'--pal-{n}' for n in every)}{meant}"
+
+
 def _pal_option(words: Sequence[str], position: int) -> tuple[Option, int]:
     name, sign, value = words[position][len("--pal-") :].partition("=")
     if name in PAL_FLAGS:
@@ -188,8 +197,7 @@ def _pal_option(words: Sequence[str], position: int) -> tuple[Option, int]:
             raise UsageError(f"--pal-{name}= lacks its value: give one, or leave the = out")
         return (name, value), position + 1
     if name not in PAL_VALUES:
-        known = ", ".join(f"--pal-{n}" for n in sorted(PAL_VALUES + PAL_OPTIONAL + PAL_FLAGS))
-        raise UsageError(f"unknown option --pal-{name}; known are {known}")
+        raise UsageError(_unknown(name))
     if sign:
         return (name, value), position + 1
     if position + 1 >= len(words):

@@ -44,6 +44,7 @@ PRINTED = (
     "pal-profile selftest --node n0 --gpu 1 --registry $EMU --wall-scale 0.02 --json",
     "pal simulate --generate jobs=20,load=0.5 --cluster 2x4 --policy slurm,class-fit --seeds 2 --json",
     "pal trace generate -o made.csv jobs=5 && pal trace describe made.csv --json",
+    "pal report --card card.json --card card.html && cat card.json",
 )  # fmt: skip
 """What the lab of the tutorial is asked for."""
 ELSEWHERE = {

@@ -35,7 +35,7 @@ def options(command: click.Command) -> dict[str, click.Option]:
 @pytest.mark.parametrize(("name", "command"), ALL, ids=[name for name, _ in ALL])
 def test_a_letter_and_a_word_are_one_option_everywhere(name: str, command: click.Command) -> None:
     found = options(command)
-    for letter, word in (("-w", "--nodelist"), ("-y", "--yes"), ("-o", "--output"), ("-P", "--parsable2")):
+    for letter, word in (("-w", "--nodelist"), ("-y", "--yes"), ("-P", "--parsable2")):
         assert found.get(letter) is found.get(word), f"{name}: {letter} is {word}"
     assert "--apply" not in found
     assert not any(one.metavar == "HOSTLIST" and "-w" not in one.opts for one in found.values())

@@ -102,7 +102,7 @@ def test_gpus_reveals_the_truth(stopped: LabDirectory, monkeypatch: pytest.Monke
     first = registry.gpus[0]
     assert lines[1].split() == ["n0", "0", first.uuid, *(f"{first.slowdown[c]:.4f}" for c in "ABC"), "-"]
     assert len(lines) == 5
-    bare = invoke("gpus", "-h", "--dir", stopped.path).output.splitlines()
+    bare = invoke("gpus", "--noheader", "--dir", stopped.path).output.splitlines()
     assert [line.split() for line in bare] == [line.split() for line in lines[1:]]
     table = json.loads(invoke("gpus", "--dir", stopped.path, "--json").output)
     assert (table["schema"], table["seed"]) == ("pal.lab-gpus/1", 1)
@@ -122,7 +122,7 @@ def test_faults_and_swaps(stopped: LabDirectory) -> None:
     assert invoke("fault", "n0:1", "ecc", *where).output.endswith(" faults: ecc\n")
     assert invoke("fault", "n0:1", "drift", "1.3", *where).output.endswith(" faults: ecc,drift=1.3\n")
     assert invoke("swap", "n0:1", "n1:0", *where).output == "n0:1 and n1:0 exchanged\n"
-    assert invoke("gpus", "-h", *where).output.splitlines()[2].endswith("  ecc,drift=1.3")
+    assert invoke("gpus", "--noheader", *where).output.splitlines()[2].endswith("  ecc,drift=1.3")
     uuid = gpus.load_registry(stopped.registry).gpu("n1", 0).uuid
     assert invoke("fault", uuid[:12], "drift", "off", *where).output == f"n1:0 {uuid} faults: ecc\n"
     assert invoke("fault", uuid, "ecc", "off", *where).output == f"n1:0 {uuid} faults: -\n"

@@ -76,7 +76,7 @@ def test_nothing_is_known(site: Path) -> None:
 
 
 def test_a_table_with_what_it_leaves_open(site: Path) -> None:
-    lines = invoke(table_at(site, TABLE), "-P", "-h").stdout.splitlines()
+    lines = invoke(table_at(site, TABLE), "-P", "--noheader").stdout.splitlines()
     assert lines[0] == "bert|1|a100|8|6|12|10d|table" and lines[1] == "bert|1|v100|3.2|10|-|-|table"
     assert lines[3] == "bert|8|v100|cannot run|-|-|-|table"
     cells = lines[2].split("|")
@@ -102,7 +102,7 @@ def test_past_runs_join_the_table(site: Path) -> None:
 
 def test_a_job_name_is_shown_without_control_characters(site: Path) -> None:
     observe(("x\x1b[31m", "n1", 0.1, 0.0))
-    assert invoke("-P", "-h").stdout.startswith("anna/x\\x1b[31m|1|a100|10|")
+    assert invoke("-P", "--noheader").stdout.startswith("anna/x\\x1b[31m|1|a100|10|")
 
 
 def test_without_powers_the_runs_of_the_site_are_not_shown(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_without_slurm_the_table_is_shown(site: Path, monkeypatch: pytest.Monkey
 
     observe(("bert", "n1", 0.1, 0.0))
     monkeypatch.setattr(CliClient, "nodes", silent)
-    result = invoke(table_at(site, TABLE), "-P", "-h")
+    result = invoke(table_at(site, TABLE), "-P", "--noheader")
     assert result.stderr == ("pal: past runs are not shown, since the types of nodes are unknown: slurmctld is down\n")
     assert result.exit_code == 0 and result.stdout.startswith("bert|1|a100|8|6|12|10d|table\n")
 
@@ -126,7 +126,7 @@ def test_without_slurm_the_table_is_shown(site: Path, monkeypatch: pytest.Monkey
 def test_what_is_known_can_be_written_as_a_table(site: Path) -> None:
     observe(("mine", "n2", 0.5, DAY_S))
     target = str(site / "known.csv")
-    assert invoke(table_at(site, TABLE), "-o", target).exit_code == 0
+    assert invoke(table_at(site, TABLE), "--output", target).exit_code == 0
     written = store.read(target, NOW_S)
     assert set(written) == {
         ThroughputKey("bert", 1, "a100"), ThroughputKey("bert", 1, "v100"), ThroughputKey("bert", 8, "v100"),
@@ -137,7 +137,7 @@ def test_what_is_known_can_be_written_as_a_table(site: Path) -> None:
 
 def test_a_job_name_that_cannot_stand_in_a_table_is_told(site: Path) -> None:
     observe(("mine", "n2", 0.5, DAY_S), ("x\x1b[31m", "n1", 0.1, 0.0))
-    result = invoke("-o", str(site / "known.csv"))
+    result = invoke("--output", str(site / "known.csv"))
     assert result.stderr == f"pal: 1 not written to {site}/known.csv: the job name is too long or not printable\n"
     assert set(store.read(str(site / "known.csv"), NOW_S)) == {ThroughputKey("anna/mine", 1, "v100")}
 
@@ -147,12 +147,12 @@ def test_what_cannot_run_has_no_unit(site: Path) -> None:
     observe(("bert", "n1", 0.1, 0.0))
     head = "application,gpus,type,relative_speed\n"
     path = table_at(site, head + "bert,1,a100,2\nbert,1,v100,1\nbert,1,k80,0\n")
-    assert invoke(path, "-o", str(site / "known.csv")).exit_code == 0
+    assert invoke(path, "--output", str(site / "known.csv")).exit_code == 0
     found = store.read(str(site / "known.csv"), NOW_S)
     assert [(key.type, entry.steps_per_s > 0, entry.relative) for key, entry in sorted(found.items())] == [
         ("a100", True, False), ("k80", False, False), ("v100", True, False),
     ]  # fmt: skip
-    rows = [line.split("|") for line in invoke(str(site / "known.csv"), "-P", "-h").stdout.splitlines()]
+    rows = [line.split("|") for line in invoke(str(site / "known.csv"), "-P", "--noheader").stdout.splitlines()]
     assert [row[3].startswith("~") for row in rows[:3]] == [False] * 3
 
 

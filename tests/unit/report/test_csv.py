@@ -16,13 +16,15 @@ from click.testing import CliRunner, Result
 
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import Exit, UsageError
-from slurm_pal.cli import common
+from slurm_pal.base.terminal import visible
+from slurm_pal.cli import tables
 from slurm_pal.cli.pal import pal
 from slurm_pal.cli.pal_profile import pal_profile
 from slurm_pal.cli.pal_rebalance import pal_rebalance
 from slurm_pal.emulation.gpus import draw_registry, set_fault, write_registry
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Move, open_journal
+from slurm_pal.report.listing import Listing
 from slurm_pal.slurm.fake import FakeNode, write_shims
 from slurm_pal.store.database import open_database
 from slurm_pal.store.snapshot import GpuScore, publish
@@ -34,6 +36,7 @@ NO_TABLE = {
     "pal note": "one line for a job's output",
     "pal whatif": "a sentence, and a few ways to submit one job",
     "pal have": "reports, shows nothing",
+    "pal admin dashboard": "a file",
     "pal admin install": "steps that are shown or taken",
     "pal admin uninstall": "steps that are shown or taken",
     "pal admin units": "files",
@@ -97,10 +100,8 @@ def test_every_command_has_csv_or_no_table() -> None:
 def test_it_is_one_form_of_several(name: str) -> None:
     command = ALL[name]
     assert "--json" in words(command)
-    shared = next(p for p in command.params if "--csv" in p.opts)
-    assert (shared.name, shared.callback) == ("as_csv", common._one_form)
     argv = ["a", "b"][: sum(isinstance(p, click.Argument) and p.required for p in command.params)]
-    for other in ("--json", *(["--parsable2"] if "--parsable2" in words(command) else [])):
+    for other in ("--json", "--parsable2"):
         for both in (["--csv", other], [other, "--csv"]):
             error = CliRunner().invoke(command, [*both, *argv]).exception
             assert isinstance(error, UsageError) and error.exit_code == Exit.USAGE
@@ -110,7 +111,7 @@ def test_it_is_one_form_of_several(name: str) -> None:
 def printed(columns: tuple[str, ...], rows: list[dict[str, object]], **options: bool) -> str:
     @click.command()
     def command() -> None:
-        common.print_csv(columns, rows, **options)
+        tables.show(tables.Form(as_csv=True, **options), Listing(columns, rows), "none", lambda told: {})
 
     return CliRunner().invoke(command).stdout
 
@@ -134,7 +135,7 @@ def test_no_text_becomes_a_formula_or_a_second_row(text: str) -> None:
     out = printed(("before", "text"), [{"before": "x", "text": text}], noheader=True)
     assert out.count("\n") == 1 and out[:-1].isprintable()
     [[_, cell]] = csv.reader(io.StringIO(out))
-    assert cell.replace("'", "") == common.visible(text).replace("'", "")  # nothing is lost
+    assert cell.replace("'", "") == visible(text).replace("'", "")  # nothing is lost
     for separator in ",;":
         for part in next(csv.reader(io.StringIO(out), delimiter=separator)):
             assert not part.strip().startswith(tuple("=+-@\uff1d\uff0b\uff0d\uff20"))
@@ -192,7 +193,7 @@ def test_gpus(site: Path) -> None:
     for told, row in zip(csv.DictReader(io.StringIO(invoke("gpus", "--csv").stdout)), rows, strict=True):
         assert told["uuid"] == row["uuid"] and told["flags"] == ",".join(row["flags"])
         assert told["slowdown_A"] == str(row["slowdown"].get("A", ""))
-    assert invoke("gpus", "--csv", "-h", "-w", "n2").stdout.count("\n") == 2
+    assert invoke("gpus", "--csv", "--noheader", "-w", "n2").stdout.count("\n") == 2
 
 
 def test_nodes(site: Path) -> None:

@@ -48,7 +48,7 @@ def test_pal_gpus_shows_state_and_cure(sick: Path) -> None:
     }
     for words in ((), ("-f",), ("-w", "n[0-1]")):
         assert invoke("gpus", *words).stdout.splitlines()[-2:] == [HANG, LOST], "no line on what Slurm does not know"
-    assert "then pal-profile" not in invoke("gpus", "-w", "n1", "-P").stdout + invoke("gpus", "-h").stdout
+    assert "then pal-profile" not in invoke("gpus", "-w", "n1", "-P").stdout + invoke("gpus", "--noheader").stdout
     assert invoke("gpus", "n0:0").stdout.count("\n") == 2
 
 

@@ -180,7 +180,7 @@ def test_what_was_reclaimed_and_what_it_cost(site: Path) -> None:
 
 def test_the_forms_for_programs(site: Path) -> None:
     filled(site)
-    lines = invoke("loans", "-P", "-h").stdout.splitlines()
+    lines = invoke("loans", "-P", "--noheader").stdout.splitlines()
     assert lines[0] == "owner|owner|4|1|1|2|0|2|n7"
     assert f"reclaim|{stamp(NOW_S - 600)}|7|anna|n5:0,1|owner|2 h|no|120|240|n1|reclaimed|-" in lines
     assert (
@@ -214,7 +214,7 @@ def test_without_slurm_the_journal_alone_is_shown(site: Path, monkeypatch: pytes
         raise SlurmError("slurmctld is down")
 
     monkeypatch.setattr(CliClient, "overview", down)
-    result = invoke("loans", "-P", "-h")
+    result = invoke("loans", "-P", "--noheader")
     assert result.exit_code == 0 and "without owners and guests of now: slurmctld is down" in result.stderr
     assert {line.partition("|")[0] for line in result.stdout.splitlines()} == {"reclaim", "order"}
 

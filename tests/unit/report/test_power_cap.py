@@ -34,7 +34,7 @@ def test_pal_gpus_shows_flag_and_cure(site: Path) -> None:  # noqa: F811
     said = invoke("gpus").stdout.splitlines()
     assert said[-1] == f"{TEXT}: {CURE}" and sum("not_capped" in line for line in said) == 2
     assert invoke("gpus", "-w", "n0").stdout.count("power cap") == 0
-    assert "power cap" not in invoke("gpus", "-P").stdout + invoke("gpus", "-h").stdout
+    assert "power cap" not in invoke("gpus", "-P").stdout + invoke("gpus", "--noheader").stdout
     body = json.loads(invoke("gpus", "--json").stdout)
     assert body["power_cap"] == [{"model": "emu", "text": TEXT, "cure": CURE}]
     assert [g["state"] for g in body["gpus"]] == ["ok"] * 4, "slow or below its cap is not broken"

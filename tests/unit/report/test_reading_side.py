@@ -96,7 +96,7 @@ def test_gpus_table_filters_and_hides_its_header(site: Path) -> None:
     assert lines[0].split() == ["NODE", "GPU", "MODEL", "A", "B", "C", "AGE", "USE", "FLAGS", "STATE"]
     assert lines[2].split() == ["n0", "1", "emu", "1.010", "v1", "1.000", "v0", "1.000", "v0", "1m", "free", "-", "ok"]
     assert invoke("gpus", "-f", "--noheader").stdout == ""
-    said = invoke("gpus", "-P", "-h", "-w", "n1").stdout.splitlines()
+    said = invoke("gpus", "-P", "--noheader", "-w", "n1").stdout.splitlines()
     assert said[0] == "n1|0|emu|1.000 v0|1.000 v0|1.000 v0|1m|free|-|ok"
 
 
@@ -122,7 +122,7 @@ def test_without_slurm_the_snapshot_alone_is_shown(site: Path, monkeypatch: pyte
 
 def test_nodes_show_the_worst_gpu_and_all_classes(site: Path) -> None:
     publish(site, scores(("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1)))
-    assert invoke("nodes", "-w", "n0", "-h").stdout.split() == [
+    assert invoke("nodes", "-w", "n0", "--noheader").stdout.split() == [
         "n0", "idle", "2", "0", "1.010", "1.000", "1.000", "v0", "v1", "1m", "-",
     ]  # fmt: skip
 

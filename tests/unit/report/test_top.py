@@ -64,6 +64,15 @@ def test_what_does_not_fit_is_counted() -> None:
     assert top.tables(seen(), 20) == ["", "no jobs with GPUs"]
 
 
+def test_a_narrow_screen_has_fewer_jobs_and_no_longer_lines() -> None:
+    jobs = [waiting(number, req_nodes=("n0",)) for number in range(1, 31)]
+    for width, height in ((200, 20), (60, 20), (40, 25), (40, 3)):
+        lines = top.tables(seen(*jobs), height, width)
+        ids = {line.split()[0] for line in lines if line[:1].isdigit()}
+        assert len(lines) <= height and all(len(line) <= width for line in lines)
+        assert height < 5 or (len(ids) > 1 and lines[-1] == f"and {30 - len(ids)} more jobs"), (width, lines)
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commands = tmp_path / "bin"

@@ -39,20 +39,21 @@ from ...doubles.page_commands import PROGRAMS, span_complaint
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = read()
-BY_OTHERS = {f"pal.{name}/1" for name in ("benchmarks", "decision", "repeat", "selftest", "work")}
+BY_OTHERS = {f"pal.{name}/1" for name in ("benchmarks", "card", "decision", "repeat", "selftest", "work")}
 """Schemas that are not printed by a name in `print_json`."""
 
 
 def printed() -> set[str]:
-    """The schemas of all calls of `print_json`."""
-    calls = [
-        node
+    """The schemas of all calls of `print_json`, and of `show`, which prints tables."""
+    words = [
+        node.args[place]
         for path in (ROOT / "cli").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "print_json"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        for name, place in (("print_json", 0), ("show", 2))
+        if node.func.attr == name and len(node.args) > place
     ]
-    names = [call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)]
-    return {f"pal.{name}/1" for name in names}
+    return {f"pal.{word.value}/1" for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)}
 
 
 def with_json(name: str, command: click.Command) -> list[str]:

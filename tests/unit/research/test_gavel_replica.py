@@ -247,7 +247,7 @@ def test_table_json_and_jobs(
     assert (body["schema"], body["replica"], body["window"]) == ("pal.simulate/1", "gavel", [0, 2])
     jct_s = [(float(r["finish_s"]) - float(r["submit_s"])) for r in rows[:2]]
     assert body["policies"]["gavel:fifo-perf"]["avg_jct_s"] == pytest.approx(sum(jct_s) / 2, abs=1e-3)
-    _, lines, _ = pal(monkeypatch, capsys, tmp_path, *argv, "-P", "-h")
+    _, lines, _ = pal(monkeypatch, capsys, tmp_path, *argv, "-P", "--noheader")
     assert [len(line.split("|")) for line in lines.splitlines()] == [10, 10]
 
 
@@ -256,7 +256,7 @@ def test_a_sites_own_table_and_figures_that_do_not_exist(
 ) -> None:
     table = tmp_path / "site.csv"
     table.write_text("application,gpus,type,steps_per_s\nM,1,slow,1\nM,1,fast,2\n", encoding="utf-8")
-    argv = ["--replica", "gavel", *files, "--policy", "gavel:isolated", "-P", "-h"]
+    argv = ["--replica", "gavel", *files, "--policy", "gavel:isolated", "-P", "--noheader"]
     first = pal(monkeypatch, capsys, tmp_path, *argv)
     assert pal(monkeypatch, capsys, tmp_path, *argv, "--throughputs", str(table)) == first
     one = tmp_path / "one.trace"

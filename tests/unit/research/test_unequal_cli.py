@@ -145,7 +145,7 @@ def test_the_table_and_what_stands_below_it(pal: Pal, base: list[str]) -> None:
     assert "t.trace: 2 jobs on fast:1,slow:1; 1 seed" in lines
     assert any("Each move costs 180 s" in text for text in lines)
     assert not any("Run times are taken" in text or "estimated" in text for text in lines)
-    parsable = pal.simulate(*base, "--policy", "slurm", "-P", "-h")
+    parsable = pal.simulate(*base, "--policy", "slurm", "-P", "--noheader")
     assert parsable == "slurm|0.49|0.49|0.83|0.8|0.4|0.583|0|0.0|1.000\n"
 
 
@@ -263,7 +263,7 @@ def test_interrupted(pal: Pal, base: list[str], monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_lists(pal: Pal) -> None:
-    rows = [text.split("|") for text in pal.run("simulate", "--list", "-P", "-h")[1].splitlines()]
+    rows = [text.split("|") for text in pal.run("simulate", "--list", "-P", "--noheader")[1].splitlines()]
     found = {(row[0], row[1]): row[2] for row in rows}
     assert len(found) == len(rows)
     for name in ("pal-share", "nonpreemptive-makespan", "gavel:max-min", "gavel:max-min+nonpreemptive", "gavel:allox"):

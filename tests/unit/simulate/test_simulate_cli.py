@@ -161,7 +161,7 @@ def test_the_first_policy_is_the_baseline_where_packed_is_not_compared(pal: Pal)
 
 
 def test_parsable_and_without_header(pal: Pal) -> None:
-    lines = pal.ok("simulate", *SMALL, "-P", "-h").splitlines()
+    lines = pal.ok("simulate", *SMALL, "-P", "--noheader").splitlines()
     assert [line.split("|")[0] for line in lines] == ["packed", "pal-fit"]
 
 
@@ -210,7 +210,7 @@ def test_the_report_folder(pal: Pal, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_lists(pal: Pal) -> None:
-    rows = [line.split("|")[:2] for line in pal.ok("simulate", "--list", "-P", "-h").splitlines()]
+    rows = [line.split("|")[:2] for line in pal.ok("simulate", "--list", "-P", "--noheader").splitlines()]
     for row in (["--policy", "pal-fit"], ["--queue", "slurm"], ["--format", "swf"], ["--profile", "joint"],
                 ["--scores", "stale"], ["--replica", "packed-s"]):  # fmt: skip
         assert row in rows

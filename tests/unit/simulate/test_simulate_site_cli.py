@@ -168,7 +168,8 @@ def test_classes_of_unknown_jobs(site: Path) -> None:
 def test_more_with_v_and_for_programs(site: Path) -> None:
     (header,) = [line.split() for line in invoke("-v").stdout.splitlines() if line.startswith("POLICY")]
     assert header[:2] == ["POLICY", "PAIRS"]
-    assert [line.split("|")[0] for line in invoke("-P", "-h").stdout.splitlines()] == ["slurm", "palsub", "palsub+tick"]
+    rows = [line.split("|")[0] for line in invoke("-P", "--noheader").stdout.splitlines()]
+    assert rows == ["slurm", "palsub", "palsub+tick"]
     history(site, [row(number) for number in range(JOBS)])
     answer = json.loads(invoke("--json").stdout)
     assert answer["schema"] == "pal.simulate/1" and answer["claim"]["verdict"] == "gain"

@@ -168,3 +168,11 @@ def test_those_who_submit_where_we_fail_know_our_options() -> None:
     assert ours == VALUES
     program = (Path(__file__).parents[3] / "bin" / "palsub").read_text()
     assert ours <= set(re.findall(r"--pal-[a-z-]+", program.partition("# their values are ours")[0]))
+
+
+def test_what_was_meant_is_shown() -> None:
+    for word, meant in (("--pal-dryrun", "--pal-dry-run"), ("--pal-checkpint=none", "--pal-checkpoint")):
+        with pytest.raises(UsageError, match=rf"^unknown option --pal-\w.*; known are .*; did you mean {meant}\?$"):
+            parse([word, "job.sh"])
+    with pytest.raises(UsageError, match=r"known are .*--pal-watch$"):
+        parse(["--pal-zzzzzz", "job.sh"])

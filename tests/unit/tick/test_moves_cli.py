@@ -116,7 +116,7 @@ def test_moves_of_the_site_with_predicted_and_observed_gain(site: Path) -> None:
         "3 moves, 1 to the planned GPUs; gain predicted 800 s; observed 667 of 800 s (0.83) for 1 move with "
         f"a reported pace; predictions now count {calibration:.2f}"
     )
-    assert invoke("moves", "-P", "-h", "--job", "9").stdout.splitlines() == [
+    assert invoke("moves", "-P", "--noheader", "--job", "9").stdout.splitlines() == [
         f"{stamp(NOW_S - 100)}|9|otto|n3:0,1|n5:0,1|1.250 -> 1.000|400|-|60|abandoned|-"
     ]
 
@@ -154,8 +154,8 @@ def test_without_slurm_a_user_sees_what_his_own_journal_has(site: Path, monkeypa
         raise SlurmError("slurmctld is down")
 
     monkeypatch.setattr(CliClient, "job_states", down)
-    result = invoke("moves", "-h")
-    assert len(result.stdout.splitlines()) == 2 and "not shown: slurmctld is down" in result.stderr
+    result = invoke("moves", "--noheader")
+    assert len(result.stdout.splitlines()) == 1 and "not shown: slurmctld is down" in result.stderr
 
 
 def test_a_journal_that_cannot_be_read_is_one_error(site: Path) -> None:

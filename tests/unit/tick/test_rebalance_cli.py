@@ -455,11 +455,14 @@ def test_a_daemon_outlives_what_nobody_foresaw_and_says_that_it_lives(site: Site
             while sum(word == "WATCHDOG=1" for word in heard) < 20:
                 heard.append(manager.recv(4096).decode())
             process.send_signal(signal.SIGTERM)
+            while not heard[-1].startswith("STOPPING=1"):
+                heard.append(manager.recv(4096).decode())
             _, err = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
             process.communicate()
     assert heard[0] == "READY=1" or "READY=1" in heard
+    assert any(word.startswith("STATUS=last ") for word in heard), "what systemctl status shows"
     assert process.returncode == 0 and "ZeroDivisionError" in err, err
     assert err.count("ZeroDivisionError") <= 4, "a line for each kind, and not for each tick"
     assert daemon.job(waits).state == "RUNNING"

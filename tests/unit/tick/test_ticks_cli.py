@@ -57,7 +57,7 @@ def test_identical(folder: str) -> None:
     assert (found["schema"], found["identical"], found["total"]["moves"]) == ("pal.ticks/1", True, 1)
     rows = list(csv.DictReader(io.StringIO(ticks(folder, "--csv"))))
     assert list(rows[0]) == list(COLUMNS) and [row["identical"] for row in rows] == ["true", "true"]
-    assert ticks(folder, "--csv", "-h").count("\n") == 2
+    assert ticks(folder, "--csv", "--noheader").count("\n") == 2
 
 
 def test_a_tick_that_differs_is_named_and_the_exit_code_says_so(folder: str) -> None:
