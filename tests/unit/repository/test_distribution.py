@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
@@ -70,9 +72,15 @@ def test_the_sdist_is_the_tree(unpacked: Path) -> None:
         assert (unpacked / name).stat().st_mode & 0o111, name
 
 
-def test_the_wheel_has_what_is_installed_and_no_more(unpacked: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(build("wheel", unpacked, tmp_path)) as wheel:
-        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+@pytest.fixture(scope="module")
+def wheel(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the sdist."""
+    return build("wheel", unpacked, tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_wheel_has_what_is_installed_and_no_more(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
     scripts = {name for name in names if ".data/scripts/" in name}
     assert {Path(name).name for name in scripts} == {"pal", "palsub"}
     expected = set()
@@ -82,3 +90,24 @@ def test_the_wheel_has_what_is_installed_and_no_more(unpacked: Path, tmp_path: P
         if place and not name.startswith(OURS):
             expected.add(f"{place}/{rest}")
     assert names - scripts == expected
+    assert wheel.stat().st_size < 4 << 20
+
+
+def test_palsub_needs_no_other_package_than_the_wheel_and_clustershell(wheel: Path, tmp_path: Path) -> None:
+    """As docs/admin.md has it for login nodes: pip install --no-deps."""
+    argv = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-compile"]
+    argv += ["--ignore-installed", "--prefix", str(tmp_path), str(wheel)]
+    subprocess.run(argv, check=True, capture_output=True)
+    (tmp_path / "bin" / "python3").symlink_to(getattr(sys, "_base_executable", sys.executable))
+    (tmp_path / "sbatch").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "sbatch").chmod(0o755)
+    palsub, environ = tmp_path / "bin" / "palsub", {"PATH": f"{tmp_path}:{os.defpath}", "PYTHONPATH": "/nowhere"}
+    for words, begin in ((("--pal-off", "job.sh"), "job.sh\n"), (("--pal-help",), "usage: palsub ")):
+        done = subprocess.run([palsub, *words], env=environ, capture_output=True, text=True)
+        assert (done.returncode, done.stdout[: len(begin)], done.stderr) == (0, begin, "")
+    (site,) = tmp_path.glob("lib/python*/site-packages")
+    (site / "ClusterShell").symlink_to(Path(sysconfig.get_path("purelib"), "ClusterShell"))
+    code = f"import sys; sys.path.append({str(site)!r}); from slurm_pal.base.hostlist import fold; "
+    code += "print(fold(['n1', 'n2', 'n3']))"
+    argv = [str(tmp_path / "bin" / "python3"), "-I", "-S", "-c", code]
+    assert subprocess.run(argv, capture_output=True, text=True).stdout == "n[1-3]\n"
