@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE  # without it each worker of pytest would rewri
 
 .DEFAULT_GOAL := help
 .PHONY: help setup slurm tools programs demo test test-long test-frameworks rewritten fuzz test-releases coverage clean-releases unit lint lint-tools \
-	ruff shellcheck luacheck clang-format mypy cppcheck format docs deb test-packages bench lock clean
+	ruff shellcheck luacheck clang-format mypy cppcheck format docs man deb rpm test-packages bench lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -141,13 +141,20 @@ docs: $(VENV)/installed  ## HTML and man pages into docs/_build
 	$(BIN)/sphinx-build -q -W -b html docs docs/_build/html
 	$(BIN)/sphinx-build -q -W -b man docs docs/_build/man
 
-deb: $(VENV)/installed  ## Debian packages for this machine's release into dist
+man: $(VENV)/installed
 	@etc/install-locked.sh $(BIN)/python docs docs
 	$(BIN)/sphinx-build -q -W -b man docs docs/_build/man
+
+deb: man  ## Debian packages for this machine's release into dist
 	$(BIN)/python packaging/deb.py
 
-test-packages: deb  ## Install them in a fresh root directory made by debootstrap, use them, purge them
+rpm: man  ## RPM packages for this machine's type and minor Python into dist
+	@command -v rpmbuild > /dev/null || etc/install-packages.sh rpm
+	$(BIN)/python packaging/rpm.py
+
+test-packages: deb rpm  ## Install them in a fresh root directory made by debootstrap, use them, remove them
 	@packaging/test.sh run
+	@packaging/test.sh rpm
 
 bench: setup  ## The numbers of docs/benchmarks.md
 	$(BIN)/pytest -q tests/bench --benchmark-enable --benchmark-only --benchmark-columns=min,median,max

@@ -81,7 +81,7 @@ def resolve(name: str, known: Sequence[SweepSpan]) -> SweepSpan:
         back = int(match[1] or 0)
         if back < len(known):
             return known[-1 - back]
-        raise UsageError(f"{name!r}: there are only {len(known)} sweeps; the last ones are {newest}")
+        raise UsageError(f"{name!r}: sweeps so far: {len(known)}, the newest {newest}")
     day = [s for s in known if time.strftime("%Y-%m-%d", time.localtime(s.last_s)) == name]
     found = [s for s in known if s.sweep_id == name] or (day if _DATE.fullmatch(name) else [])
     if found:

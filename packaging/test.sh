@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Install the packages of dist/ into a fresh Debian of this machine's release, use them there, and purge them.
+# Install the packages of dist/ into a fresh Debian of this machine's release, use them there, and remove them.
 #
-# usage: packaging/test.sh [run|time|clean]      (make test-packages)
+# usage: packaging/test.sh [run|rpm|time|clean]      (make test-packages: run, then rpm)
 #   run     they work, whatever the environment of their user, and leave nothing
+#   rpm     the same for the RPM packages, installed by rpm, to which a package made here offers what this Debian has
 #   time    from a fresh root to the first job that palsub placed, and what palsub takes beside sbatch
 #   PAL_ROOTS, DEBIAN_MIRROR      as in tests/roots.sh; 2 GB
 set -euo pipefail
@@ -27,7 +28,7 @@ for module in pkgutil.walk_packages(slurm_pal.__path__, "slurm_pal."):
 
 # -- around the root directory --------------------------------------------------------------
 
-# usage: in_fresh_root step: a copy of the bare root, in which nobody has installed anything.
+# usage: in_fresh_root STEP deb|rpm: a copy of the bare root, in which nobody has installed anything.
 in_fresh_root() {
     local bare=$ROOTS/bare root=$ROOTS/fresh suite
     suite=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
@@ -35,7 +36,7 @@ in_fresh_root() {
     rm -rf --one-file-system "$root"
     cp -a "$bare" "$root"
     mkdir -p "$root/packages/packaging" "$root/packages/tests"
-    cp "$TREE"/dist/slurm-pal*.deb "$root/packages"
+    find "$TREE/dist" -name "slurm-pal*.$2" -exec cp -t "$root/packages" {} +
     cp "$PROGRAM" "$root/packages/packaging"
     cp "$TREE/tests/roots.sh" "$TREE/tests/bench/palsub_cost.py" "$root/packages/tests"
     in_root "$root" /packages/packaging/test.sh "$1"
@@ -77,12 +78,15 @@ same() {
     echo "ok: $1"
 }
 
-# usage: nothing_left LISTING
+# usage: nothing_left LISTING HOW
 nothing_left() {
-    apt-get purge -y -qq slurm-pal slurm-pal-submit >/dev/null
     listing >/tmp/after
     diff "$1" /tmp/after || die "the packages have left something (or taken something away)"
-    echo "ok: after apt-get purge all files are as before"
+    echo "ok: after $2 all files are as before"
+}
+
+purge() {
+    apt-get purge -y -qq slurm-pal slurm-pal-submit >/dev/null
 }
 
 # A user's own Python settings, programs and folder, each of which would end our programs if it counted.
@@ -147,14 +151,77 @@ inside() {
     done
     [ -z "$(find /etc -name '*pal*')" ] || die "a unit or a setting of ours is in /etc: $(find /etc -name '*pal*')"
     pal --help >/dev/null && pal-rebalance --help >/dev/null  # as root, who could write byte code
-    nothing_left /tmp/before
+    purge
+    nothing_left /tmp/before "apt-get purge"
 
     # shellcheck disable=SC2086  # words on purpose
     install_quietly $SLURM
     listing >/tmp/before
     install_quietly ./slurm-pal_*.deb ./slurm-pal-submit_*.deb
     as_user bash -euo pipefail /packages/packaging/test.sh --placed
-    nothing_left /tmp/before
+    purge
+    nothing_left /tmp/before "apt-get purge"
+}
+
+rpm_quietly() {
+    local code=0
+    rpm --force-debian "$@" >/tmp/rpm 2>&1 || code=$?
+    [ "$code" -eq 0 ] || { cat /tmp/rpm && die "rpm $* failed"; }
+}
+
+# rpm knows nothing of what apt has installed. This package stands for it: Python as a file, and the versions of the
+# symbols that the libraries here really have.
+offer_system() {
+    local python=$1
+    {
+        printf '%s\n' 'Name: system' 'Version: 1' 'Release: 1' 'Summary: What Debian has' 'License: none' 'AutoReqProv: no'
+        printf 'Provides: %s\n' /bin/sh 'rtld(GNU_HASH)'
+        find /lib/*-linux-gnu -name '*.so.*' -type f | /usr/lib/rpm/elfdeps --provides | sort -u | sed 's/^/Provides: /'
+        printf '%s\n' '%global __os_install_post %{nil}' '%description' 'What Debian has.' '%files' "$python"
+        # shellcheck disable=SC2016  # rpmbuild expands it
+        printf '%s\n' '%install' "mkdir -p %{buildroot}/usr/bin && cp -p $python %{buildroot}$python"
+    } >/tmp/system.spec
+    rpmbuild --quiet --define "_topdir /tmp/rpmbuild" -bb /tmp/system.spec >/tmp/rpm 2>&1 || { cat /tmp/rpm && die "rpmbuild failed"; }
+    mv /tmp/rpmbuild/RPMS/*/system-*.rpm /tmp/system.rpm
+    rpm_quietly --install --replacefiles /tmp/system.rpm
+}
+
+inside_rpm() {
+    begin
+    # shellcheck disable=SC2086  # words on purpose
+    install_quietly rpm $SLURM
+    local version program python said
+    python=$(readlink -f /usr/bin/python3)
+    version=$(rpm --query --package --queryformat '%{VERSION}' slurm-pal-submit-*.rpm | sed 's/~~/./; s/~//')
+    said=$(rpm --force-debian --install slurm-pal-submit-*.rpm 2>&1) && die "rpm installs palsub without Python"
+    grep -qF "$python is needed by slurm-pal-submit" <<<"$said" || die "rpm refuses palsub for another reason: $said"
+    echo "ok: rpm refuses palsub without $python"
+    offer_system "$python"
+    listing >/tmp/before
+
+    said=$(rpm --force-debian --install slurm-pal-[0-9]*.rpm 2>&1) && die "rpm installs slurm-pal without slurm-pal-submit"
+    same "all that slurm-pal lacks is slurm-pal-submit" "slurm-pal-submit" \
+        "$(grep -F 'is needed by' <<<"$said" | sed 's/^[[:space:]]*//; s/ .*//' | sort -u)"
+    rpm_quietly --install slurm-pal-submit-*.rpm
+    same "palsub --pal-help, without slurm-pal" "usage: palsub" "$(as_user palsub --pal-help | head -c 13)"
+    isolated palsub --pal-help
+    touch --date=2000-01-01 /usr/lib/slurm-pal/bin/palsub
+    rpm_quietly --install --replacepkgs /tmp/system.rpm
+    [ /usr/lib/slurm-pal/bin/palsub -nt "$python" ] || die "palsub tries an updated Python before each job"
+    echo "ok: another Python was tried when it was installed"
+
+    rpm_quietly --install slurm-pal-[0-9]*.rpm
+    for program in pal pal-profile pal-rebalance; do
+        same "$program --version" "$program (slurm-pal) $version" "$(as_user "$program" --version)"
+        isolated "$program" --help
+    done
+    [ -z "$(find /etc -name '*pal*')" ] || die "a unit or a setting of ours is in /etc: $(find /etc -name '*pal*')"
+    as_user bash -euo pipefail /packages/packaging/test.sh --placed
+    pal --help >/dev/null && pal-rebalance --help >/dev/null  # as root, who could write byte code
+    same "rpm --verify" "" "$(rpm --verify --nodeps slurm-pal slurm-pal-submit 2>&1)"
+    said=$(rpm --force-debian --erase slurm-pal-submit 2>&1) && die "rpm takes palsub from under slurm-pal"
+    rpm_quietly --erase slurm-pal slurm-pal-submit
+    nothing_left /tmp/before "rpm --erase"
 }
 
 # As an ordinary user: a lab, its GPUs measured, and a job that palsub places.
@@ -207,18 +274,20 @@ trap 'exit 130' INT TERM HUP
 case ${1:-run} in
     --mounted) shift && mounted "$@" ;;
     --inside) inside ;;
+    --inside-rpm) inside_rpm ;;
     --inside-time) inside_time ;;
     --placed) placed ;;
-    run | time | clean)
+    run | rpm | time | clean)
         as_root "$@"
         claim_roots
         trap 'stop TERM' EXIT
         apt_proxy
         case ${1:-run} in
-            run) in_fresh_root --inside ;;
-            time) in_fresh_root --inside-time ;;
+            run) in_fresh_root --inside deb ;;
+            rpm) in_fresh_root --inside-rpm rpm ;;
+            time) in_fresh_root --inside-time deb ;;
             clean) clean ;;
         esac
         ;;
-    *) die "unknown command $1: run, time or clean" ;;
+    *) die "unknown command $1: run, rpm, time or clean" ;;
 esac

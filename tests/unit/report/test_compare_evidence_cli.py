@@ -99,7 +99,7 @@ def test_sweeps_by_date(site: Site) -> None:
     ("argv", "code", "text"),
     [
         (["compare", "last", "last"], Exit.USAGE, "are the same sweep"),
-        (["compare", "last-7", "last"], Exit.USAGE, "there are only 3 sweeps"),
+        (["compare", "last-7", "last"], Exit.USAGE, "sweeps so far: 3"),
         (["compare", "nope", "last"], Exit.USAGE, "no sweep 'nope'; give an id, last"),
         (["compare", "2020-01-01", "last"], Exit.USAGE, "no sweep '2020-01-01'"),
         (["compare", "last"], Exit.USAGE, "Missing argument"),
