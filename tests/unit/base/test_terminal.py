@@ -65,6 +65,7 @@ def test_cells_are_as_wide_as_they_are_shown() -> None:
 RAW = {
     "admin.py": 1,  # unit files
     "common.py": 3,  # JSON, and the two that make text safe
+    "dashboard.py": 1,  # JSON of ours, which has no word of a user
     "lab.py": 2,  # lines for a shell, which are quoted; JSON
     "pal_rebalance.py": 1,  # JSON
     "palsub.py": 0,

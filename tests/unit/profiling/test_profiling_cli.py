@@ -39,7 +39,7 @@ class Site:
         monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
         monkeypatch.setenv("SLURM_PAL_PATHS_STATE_DIR", str(tmp_path / "state"))
-        monkeypatch.setattr(pal_profile, "connect", lambda config: CliClient(self.slurm))
+        monkeypatch.setattr(pal_profile, "connect", lambda config, **_: CliClient(self.slurm))
         monkeypatch.setattr(sweep, "SUBMIT_INTERVAL_S", 0.0)
         monkeypatch.setattr(sweep, "POLL_MIN_S", 0.01)
         self._monkeypatch, self._capsys = monkeypatch, capsys
