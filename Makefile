@@ -59,7 +59,7 @@ test: setup tools lint-tools rewritten  ## Lint, and all tests but long statisti
 	$(LONGEST) $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
 	nice -n 5 $(MAKE) --no-print-directory lint; lint=$$?; \
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
-	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 3 $(ON_SLURM:%=--ignore=%); others=$$?; \
+	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 4 $(ON_SLURM:%=--ignore=%); others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \
 	echo "Left out: long statistics and large sizes; make test-long runs them."; \
 	test $$lint = 0 -a $$others = 0 -a $$real = 0
