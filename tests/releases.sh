@@ -12,7 +12,7 @@
 set -euo pipefail
 
 SUITES="bookworm trixie testing"  # Slurm 22.05, 24.11 and 26.05
-PACKAGES="ca-certificates g++ libslurm-dev lua5.1 make mariadb-client-core mariadb-server-core munge python3-dev python3-venv slurm-client slurmctld slurmd slurmdbd slurmrestd"
+PACKAGES="ca-certificates g++ libslurm-dev lua5.1 make man-db mariadb-client-core mariadb-server-core munge python3-dev python3-venv slurm-client slurmctld slurmd slurmdbd slurmrestd"
 PROGRAM=$(readlink -f "$0")
 TREE=$(dirname "$(dirname "$PROGRAM")")
 # shellcheck source=tests/roots.sh
