@@ -345,6 +345,7 @@ class Watch:
         self.ended: dict[int, str] = {}  # job -> how
         self.restarts: Counter[int] = Counter()
         self.cut: Counter[int] = Counter()  # job -> how often its node or program was killed
+        self.may_be_cut = False  # nodes are
         self._held_s: dict[int, float] = {}
 
     @property
@@ -372,12 +373,10 @@ class Watch:
             self.look()
 
     def _check(self, job: SlurmJob, now_s: float) -> None:
-        seen, mine = self._findings, self._crowd.jobs[job.job_id]
+        seen = self._findings
         if job.restarts < self.restarts[job.job_id]:
             seen.add(f"job {job.job_id} has forgotten restarts")
         self.restarts[job.job_id] = job.restarts
-        if job.restarts > self.cut[job.job_id] and not KINDS[mine.kind].movable:
-            seen.add(f"job {job.job_id} ({mine.kind}) was requeued")
         held = job.state == "PENDING" and (job.held or "held" in job.reason.lower())
         since_s = self._held_s.setdefault(job.job_id, now_s) if held else self._held_s.pop(job.job_id, now_s)
         if now_s - since_s > HELD_S:
@@ -692,6 +691,22 @@ def _check_lines(job: Job, lines: Sequence[Sequence[str]], findings: Findings, b
     return again
 
 
+def job_ends(site: Site) -> Iterator[tuple[int, str]]:
+    """Job and state for each end of a run that Slurm has recorded (JobComp)."""
+    with open(os.path.join(os.path.dirname(site.pal), "log", "jobcomp.txt"), encoding="utf-8") as stream:
+        for line in stream:
+            said = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            yield int(said["JobId"]), said["JobState"]
+
+
+def node_failures(site: Site) -> Counter[int]:
+    """How many runs of each job Slurm ended since their node failed.
+
+    Whoever looks at the queue may miss a job that started while its node was off.
+    """
+    return Counter(job_id for job_id, state in job_ends(site) if state == "NODE_FAIL")
+
+
 def check_moves(moves: Sequence[Move], watch: Watch, site: Site, findings: Findings) -> None:
     """Each move has an outcome, and no job was requeued but by a move or after a power cut, once for each."""
     ordered: Counter[int] = Counter()
@@ -705,8 +720,9 @@ def check_moves(moves: Sequence[Move], watch: Watch, site: Site, findings: Findi
             if not move.outcome:
                 findings.add(f"move {move.move_id} of job {move.job_id} is open in step {move.step}")
             ordered[move.job_id] += any(step == "requeueing" for step, _ in journal.steps_of(move.move_id))
+    failures = node_failures(site)
     for job_id, count in watch.restarts.items():
-        if count > ordered[job_id] + watch.cut[job_id]:
+        if count > ordered[job_id] + failures[job_id]:
             findings.add(f"job {job_id} was requeued {count} times by {ordered[job_id]} moves")
 
 
@@ -717,14 +733,14 @@ def check_ends(site: Site, watch: Watch, findings: Findings) -> int:
     size, which means nothing to these jobs of one node.
     """
     runs: dict[int, Counter[str]] = {job_id: Counter() for job_id in watch.ended}
-    with open(os.path.join(os.path.dirname(site.pal), "log", "jobcomp.txt"), encoding="utf-8") as stream:
-        for line in stream:
-            said = dict(word.split("=", 1) for word in line.split() if "=" in word)
-            runs[int(said["JobId"])][said["JobState"]] += 1
+    for job_id, state in job_ends(site):
+        runs[job_id][state] += 1
     resized = sum(found.pop("RESIZING", 0) for found in runs.values())
     for job_id, found in runs.items():
         cut = found.pop("NODE_FAIL", 0)
-        if cut > watch.cut[job_id] or +found != +Counter({"COMPLETED": 1, "PENDING": watch.restarts[job_id] - cut}):
+        if (cut and not watch.may_be_cut) or +found != +Counter(
+            {"COMPLETED": 1, "PENDING": watch.restarts[job_id] - cut}
+        ):
             findings.add(
                 f"job {job_id} was restarted {watch.restarts[job_id]} times, its runs ended as {dict(found)}, {cut} cut"
             )
@@ -756,6 +772,7 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
     crowd, daemon = Crowd(site, args.numbers, args.kinds.split(","), args.seed), Daemon(site)
     watch = Watch(crowd, findings)
     nodes, victims = Nodes(lab, watch, args.seed), args.victims.split(",")
+    watch.may_be_cut = NODE in victims
     killer = Killer(site, daemon, crowd, findings, args.seed, nodes, victims)
     rng, began_s = random.Random(args.seed + 3), time.monotonic()
     with contextlib.ExitStack() as looks:
@@ -779,7 +796,8 @@ def play(lab: Lab, args: argparse.Namespace) -> dict[str, object]:
                 if tries % 50 == 49:
                     print(f"{sum(killer.killed.values())} kills, {len(crowd.jobs)} jobs", file=sys.stderr, flush=True)
     pending = finish(daemon, crowd, watch, findings)
-    again = sum(check_output(job, findings, watch.cut[job.job_id]) for job in crowd.jobs.values())
+    cut = watch.cut + node_failures(site)
+    again = sum(check_output(job, findings, cut[job.job_id]) for job in crowd.jobs.values())
     moves, leases = site.journal()
     check_moves(moves, watch, site, findings)
     resized = check_ends(site, watch, findings)
