@@ -61,9 +61,9 @@ def _expanded(part: str, whole: str) -> Iterator[JobName]:
     number, sign, tasks = part.partition("_")
     array = digits(number)
     if not sign:
-        names = [JobName(job_id) for job_id in _span(number) or ()][: MOST_JOBS + 1]
-        if names and names[0].job_id:
-            return iter(names)
+        span = _span(number)
+        if span and span[0]:
+            return map(JobName, span)  # as far as the caller wants: 1-99999999999 is no list to be made
     elif array:
         inner = tasks[1:-1].partition("%")[0].split(",") if tasks[:1] + tasks[-1:] == "[]" else [tasks]
         spans = [_span(one) for one in inner]

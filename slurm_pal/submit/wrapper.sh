@@ -51,6 +51,9 @@ pal_unpack() {
   return 1
 }
 
+# Whether a process that we have started still runs. In a long job its number may meanwhile be that of another one.
+pal_runs() { [ -n "$1" ] && kill -0 "$1" && [[ $'\n'$(jobs -rp)$'\n' == *$'\n'"$1"$'\n'* ]]; }
+
 # A witness beside the script. How far a signal reaches depends on ProctrackType:
 # if it has also killed the witness, the script has already received it.
 pal_stand_witness() {
@@ -228,7 +231,7 @@ pal_checkpoint() {
 }
 
 pal_usr1() {
-  [ -z "$pal_writer" ] || ! kill -0 "$pal_writer" || return
+  ! pal_runs "$pal_writer" || return
   pal_checkpoint < /dev/null 3<&- &
   pal_writer=$!
 }
@@ -245,10 +248,10 @@ pal_show_note() {
   local try
   [ -n "$pal_noter" ] || return
   for try in {1..20}; do
-    if [ -n "$pal_ending" ] || ! kill -0 "$pal_noter"; then break; fi
+    if [ -n "$pal_ending" ] || ! pal_runs "$pal_noter"; then break; fi
     command -p sleep 0.1
   done
-  if ! kill -0 "$pal_noter" && wait "$pal_noter"; then command -p head -n 1 -- "$pal_dir/note"; fi
+  if ! pal_runs "$pal_noter" && wait "$pal_noter"; then command -p head -n 1 -- "$pal_dir/note"; fi
 }
 
 # Run the script once, with the number of the run in its environment; leave its exit status in pal_status. Traps only
@@ -286,7 +289,7 @@ pal_to_be_continued() {
   while [ "$SECONDS" -lt "$until_s" ]; do
     command -p sleep 0.2
     [[ $pal_got != *TERM* ]] || exit 143
-    ! kill -0 "$pal_writer" || until_s=$((SECONDS + pal_requeue_s)) # not acknowledged yet
+    ! pal_runs "$pal_writer" || until_s=$((SECONDS + pal_requeue_s)) # not acknowledged yet
   done
   pal_say "no requeue after the checkpoint: $pal_again"
 }
@@ -294,9 +297,10 @@ pal_to_be_continued() {
 pal_drop() { command -p rm -rf -- "$pal_dir"; }
 
 pal_clean() {
+  local pid
   pal_part
   pal_show_note
-  kill "$pal_witness" "$pal_writer" "$pal_noter"
+  for pid in "$pal_witness" "$pal_writer" "$pal_noter"; do ! pal_runs "$pid" || kill "$pid"; done
   pal_drop
 }
 

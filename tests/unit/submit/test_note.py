@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from slurm_pal.base.config import Config
 from slurm_pal.submit import note
 from slurm_pal.submit.argv import parse
+from slurm_pal.submit.checkpoint import render
 from slurm_pal.submit.choice import Choice, choice
 
 from .test_checkpoint import Job
@@ -101,3 +103,15 @@ def test_the_script_gets_the_signals_that_it_handles_itself(tmp_path: Path, jobs
     jobs[-1].process.send_signal(signal.SIGUSR1)
     status, out, _ = jobs[-1].end()
     assert status == 0 and out.startswith(b"usr1\n")
+
+
+def test_a_process_that_has_the_number_of_ours_by_now_is_left_alone(tmp_path: Path) -> None:
+    """Numbers of processes come round in a long job, and the line has been made at its beginning."""
+    (tmp_path / "functions").write_bytes(render(b"#!/bin/bash\n", "").replace(b'\npal_main "$@"\n', b"\nreturn\n"))
+    with subprocess.Popen(["sleep", "100"]) as other:
+        pids = f"pal_witness={other.pid} pal_writer={other.pid} pal_noter={other.pid}"
+        said = "sleep 100 & own=$!; pal_runs $own && pal_runs '' || pal_clean; kill $own"
+        text = f"exec 2> /dev/null; . ./functions; pal_dir=$PWD/none pal_ending=1 {pids}; {said}"
+        assert subprocess.run(["/bin/bash", "-c", text], cwd=tmp_path, check=False).returncode == 0
+        assert other.poll() is None
+        other.terminate()
