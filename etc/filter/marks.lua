@@ -63,7 +63,7 @@ end
 local function marked(text, request, decision, origin, t, most)
   local mark = beside(text, mark_of(request, decision, origin, t), most)
   if mark or not decision.lease_s then return decision, mark end
-  decision = { act = "none", why = "long", slow = decision.slow }
+  decision = { act = "none", why = "long", slow = decision.slow, avoid = decision.avoid and { why = "long" } }
   return decision, beside(text, mark_of(request, decision, origin, t), most)
 end
 

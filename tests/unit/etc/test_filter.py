@@ -830,5 +830,8 @@ def test_where_no_other_node_could_take_it_it_is_submitted_as_written(site: Path
     seen = avoiding(site, exc_nodes="n0")
     assert seen.values.get("set_exc_nodes", "") == "" and seen.mark["avoid"] == "1.1:slow-all"
     assert [line for line in seen.logs if "avoid-slow: submitted as written, since only slow GPUs are free" in line]
+    unmarked = avoiding(site, admin_comment="x" * 8150)
+    assert "set_exc_nodes" not in unmarked.values  # nobody could take it back
+    assert [line for line in unmarked.logs if "avoid-slow: submitted as written, since some of its" in line]
     array = avoiding(site, array_inx="1-3")
     assert array.mark["avoid"] == "1.1:array" and "set_exc_nodes" not in array.values
