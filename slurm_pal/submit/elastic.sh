@@ -206,6 +206,8 @@ pal_meet() {
   exit 1
 }
 
+pal_needs_room() { true; }
+
 pal_join() {
   if command -p mkfifo -m 0600 "$pal_dir/rest"; then exec 4<> "$pal_dir/rest"; else pal_rest() { command -p sleep "$1"; }; fi
   [ "$pal_role" = companion ] || pal_base=$SLURM_JOB_ID

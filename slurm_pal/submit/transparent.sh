@@ -43,6 +43,8 @@ pal_hold_job() {
   exit 1
 }
 
+pal_needs_room() { true; }
+
 pal_place() {
   local cluster=${SLURM_CLUSTER_NAME:-slurm}
   if ! pal_own_folder; then

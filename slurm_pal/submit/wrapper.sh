@@ -34,6 +34,9 @@ pal_part() { :; }
 # Where the job's own script is to stand, if not below the directory for temporary files.
 pal_place() { false; }
 
+# Whether the job cannot do without us.
+pal_needs_room() { [ -n "$pal_command$pal_signal" ]; }
+
 # In the place of the shell that calls it.
 pal_exec() { exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@"; }
 
@@ -49,6 +52,17 @@ pal_unpack() {
     command -p rm -rf -- "$pal_dir"
   done
   return 1
+}
+
+# No place for the job's script: a job that only wants the line about its GPUs runs without us, from a pipe.
+pal_without_room() {
+  local text="no room for the job's script in ${SLURM_TMPDIR:-${TMPDIR:-/tmp}}, /tmp or /dev/shm"
+  if pal_needs_room; then pal_say "$text"; exit 1; fi
+  pal_say "$text: there will be no line about its GPUs"
+  exec 2>&5 5>&-
+  [ -z "$pal_set" ] || set "-$pal_set"
+  [ -z "$pal_failglob" ] || shopt -s failglob
+  exec "${pal_interpreter[@]}" <(command -p tail -n "+$pal_first" "$0" 3<&-) "$@" <&3 3<&-
 }
 
 # Whether a process that we have started still runs. In a long job its number may meanwhile be that of another one.
@@ -314,12 +328,12 @@ pal_main() {
   exec 3<&0 5>&2 2> /dev/null
   pal_job=$SLURM_JOB_ID # a task's own number may be that of its array, which means all of them
   [ "$pal_array" = 0 ] || pal_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-  pal_place || pal_unpack || { pal_say "no room for the job's script in ${SLURM_TMPDIR:-${TMPDIR:-/tmp}}, /tmp or /dev/shm"; exit 1; }
+  pal_place || pal_unpack || pal_without_room "$@"
   export SLURM_PAL_ACK=$pal_dir/ack
   pal_stand_witness
   trap pal_clean EXIT
   # shellcheck disable=SC2064 # the name is to be expanded now
-  for name in HUP INT QUIT USR1 USR2 ALRM TERM; do trap "pal_got+=' $name'" "$name"; done
+  for name in HUP INT QUIT ABRT USR1 USR2 ALRM TERM XCPU PROF IO PWR; do trap "pal_got+=' $name'" "$name"; done
   pal_look_up
   pal_join
   while :; do

@@ -105,6 +105,33 @@ def test_the_script_gets_the_signals_that_it_handles_itself(tmp_path: Path, jobs
     assert status == 0 and out.startswith(b"usr1\n")
 
 
+@pytest.mark.parametrize("name", ["ABRT", "XCPU", "PROF", "IO", "PWR", "HUP", "ALRM"])
+def test_deadly_signals_are_the_scripts(tmp_path: Path, jobs: list[Job], name: str) -> None:
+    """As #SBATCH --signal=B:XCPU@60 sends one to the batch shell, which the script alone would be."""
+    body = f"#!/bin/bash\ntrap 'echo got; exit 5' {name}\ntouch begun\nwhile :; do sleep 0.1; done\n"
+    jobs.append(Job(tmp_path, body.encode(), "", note=SAID))
+    jobs[-1].until("begun")
+    jobs[-1].process.send_signal(signal.Signals[f"SIG{name}"])
+    assert jobs[-1].end() == (5, f"got\n{LINE}\n".encode(), b"")
+
+
+NO_ROOM = b"pal_unpack() { false; }"
+
+
+def test_without_room_for_its_script_the_job_runs_all_the_same(tmp_path: Path, jobs: list[Job]) -> None:
+    body = b'#!/bin/bash\nread -r said\necho "$# $2 $said"\nexit 7\n'
+    jobs.append(Job(tmp_path, body, "", "one", "two words", note=SAID, part=NO_ROOM))
+    stdin = jobs[-1].process.stdin
+    assert stdin is not None
+    stdin.write(b"here\n")
+    stdin.flush()
+    status, out, err = jobs[-1].end()
+    assert (status, out) == (7, b"2 two words here\n") and err.startswith(b"palsub: no room for the job's script in ")
+    (tmp_path / "save").mkdir()
+    jobs.append(Job(tmp_path / "save", body, "USR1", note=SAID, part=NO_ROOM))
+    assert jobs[-1].end()[:2] == (1, b"")  # Slurm's SIGUSR1 would be the end of such a script
+
+
 def test_a_process_that_has_the_number_of_ours_by_now_is_left_alone(tmp_path: Path) -> None:
     """Numbers of processes come round in a long job, and the line has been made at its beginning."""
     (tmp_path / "functions").write_bytes(render(b"#!/bin/bash\n", "").replace(b'\npal_main "$@"\n', b"\nreturn\n"))
