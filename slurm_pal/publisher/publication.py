@@ -292,17 +292,20 @@ class Publisher:
             trouble.append(one_line(error))
         except BusyError:
             pass  # a publisher that stays does this better
-        return Publication(query_s, tuple(ended), table, gpus_written, tuple(trouble))
+        return Publication(query_s, tuple(ended), table, gpus_written, tuple(dict.fromkeys(trouble)))
 
     def _note_starts(self, jobs: Sequence[SlurmJob], known: SlurmSettings) -> list[str]:
         """Write down on which GPUs jobs have started, for `pal explain` after their end, and for people where the site
         wants that."""
         trouble: list[str] = []
         try:
-            new = self._starts.add(jobs, starts.hidden(known.pairs.get("PrivateData", "")))
+            with self._turn():
+                new = self._starts.add(jobs, starts.hidden(known.pairs.get("PrivateData", "")))
             if self._notes and self._stays:
                 self._notes.add(new)
                 trouble += self._notes.write(jobs, snapshot.read(self._config.snapshot_path))
+        except BusyError:  # a publisher that stays does it; once it has ended, its lines count as well
+            self._starts = starts.Starts(self._config.snapshot_path)
         except (OSError, DataError) as error:
             path = starts.path_of(self._config.snapshot_path)
             text = f"{path} cannot be written ({one_line(error)}): pal explain does not know the GPUs of ended jobs"

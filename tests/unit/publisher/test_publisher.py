@@ -25,7 +25,7 @@ from slurm_pal.sensitivity.history import Label, Seen
 from slurm_pal.sensitivity.keys import name_key
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm, write_shims
-from slurm_pal.store import heartbeat, labels, snapshot, user_files
+from slurm_pal.store import heartbeat, labels, snapshot, starts, user_files
 from slurm_pal.store.lua_table import read_table
 from slurm_pal.store.snapshot import GpuScore
 
@@ -334,3 +334,21 @@ def test_prices_are_published_where_all_partitions_take_a_job_alike(
     rounds.write_table(config, overview, known, 1.0, "daemon", False, slurm={"AccountingStorageEnforce": enforced})
     found = read_table(config.table_path)[1].get("price.gpu")
     assert found == ("gpu=2.5" if enforced == "none" else None)
+
+
+@pytest.mark.usefixtures("root")
+def test_starts_have_one_writer_at_a_time(config: Config, slurm: FakeSlurm) -> None:
+    """Two would write each run twice, and throw history away where both find the file full."""
+    scores(config)
+    written = Path(starts.path_of(config.snapshot_path))
+    CliClient(slurm).submit(["-w", "n0", "--gres=gpu:1"], "#!/bin/sh\n")
+    advises = Publisher(config, CliClient(slurm), stays=False, by_turns=True)
+    with promise.publishing(config.table_path, 0.0):
+        assert advises.publish(time.time()).trouble == () and not written.exists()
+        publisher(config, slurm).publish(time.time())
+    assert written.read_text().count("\n") == 1
+    advises.publish(time.time())
+    assert written.read_text().count("\n") == 1
+    CliClient(slurm).submit(["-w", "n0", "--gres=gpu:1"], "#!/bin/sh\n")
+    advises.publish(time.time())
+    assert written.read_text().count("\n") == 2
