@@ -80,6 +80,8 @@ def setup_command(context: click.Context, /, **options: Any) -> None:  # noqa: A
     path = site_files.find_conf(options["conf"])
     os.environ["SLURM_CONF"] = path
     texts = site_files.conf_texts(path)
+    if not options["undo"]:
+        machine.check_conf(path, texts)
     user = machine.slurm_user(path, texts)
     if os.geteuid() not in (0, user.uid) and not options["dry_run"]:
         raise PalError(f"only root and SlurmUser ({user.name}) may set slurm-pal up: sudo pal setup, or --dry-run")

@@ -44,6 +44,12 @@ def slurm_user(conf: str, texts: Mapping[str, str]) -> Account:
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
 
+def check_conf(conf: str, texts: Mapping[str, str]) -> None:
+    """Raises UsageError for a file that is no slurm.conf: it names neither a cluster nor its controller."""
+    if not any(conf_text.value(conf, texts, key) for key in ("ClusterName", "SlurmctldHost", "ControlMachine")):
+        raise UsageError(f"{conf} has neither ClusterName nor SlurmctldHost, so it is no slurm.conf: give --conf DIR")
+
+
 def is_controller(conf: str, texts: Mapping[str, str]) -> bool:
     """Whether slurmctld runs here, by the names after SlurmctldHost in slurm.conf (all of them count)."""
     names: set[str] = set()

@@ -302,12 +302,15 @@ def test_files_where_folders_must_be(host: Host) -> None:
 
 @pytest.mark.parametrize("name", ["nosuchuser", "4294"])
 def test_a_slurm_user_without_an_account(host: Host, name: str) -> None:
-    host.conf(f"SlurmUser={name}\n")
+    host.conf(f"ClusterName=c\nSlurmUser={name}\n")
     assert f"SlurmUser={name} is unknown on this machine" in str(host.setup("--yes").exception)
 
 
 def test_others_may_not_and_no_slurm_conf(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there is no" in str(host.setup("--yes", "--conf", "/nosuch").exception)
+    (host.etc / "other").write_text("just some text\n")
+    wrong = host.setup("--dry-run", "--conf", str(host.etc / "other"))
+    assert isinstance(wrong.exception, UsageError) and "has neither ClusterName nor SlurmctldHost" in str(wrong.exception)
     monkeypatch.setattr("os.geteuid", lambda: 4711)
     assert f"only root and SlurmUser ({USER}) may" in str(host.setup("--yes").exception)
 
