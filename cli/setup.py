@@ -138,7 +138,8 @@ class _Job:
         if agreed is not None:
             return agreed
         if todo.changes.steps:
-            setup.carry_out(todo, self.record_path, self.known, time.time())
+            with record.alone(self.record_path, self.known):
+                setup.carry_out(todo, self.record_path, self.known, time.time())
         return self.finish(todo, self.commands(todo.after))
 
     def choices(self, site: SiteFiles, controller: bool) -> setup.Choices:
@@ -197,7 +198,8 @@ class _Job:
             if cron in self.known:
                 trouble.extend(_end_publisher(config))
 
-        stay = setup.take_back(todo, self.record_path, self.known, time.time(), ended)
+        with record.alone(self.record_path, self.known):
+            stay = setup.take_back(todo, self.record_path, self.known, time.time(), ended)
         trouble += self.commands(todo.after)
         pal = os.path.join(machine.bin_folder(), "pal")  # whose link is gone
         data = [p for p in stay if self.known[p].kind == record.DATA]

@@ -12,20 +12,20 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from slurm_pal.admin.changes import FileChange
 from slurm_pal.admin.site_files import as_bytes
-from slurm_pal.base.errors import DataError
-from slurm_pal.base.files import SMALL_BYTES, is_temporary, read_trusted, write_atomic
+from slurm_pal.base.errors import BusyError, DataError
+from slurm_pal.base.files import SMALL_BYTES, is_temporary, locked, read_trusted, write_atomic
 
 SCHEMA = "pal.setup-record/1"
 FOLDER, DATA, FILE, LINK, EDIT = "folder", "data", "file", "link", "edit"
 """Kinds of entries: a folder, one that measurements come into, a file or link of ours, a file of the site."""
 KINDS = (FOLDER, DATA, FILE, LINK, EDIT)
 _KIND_OF = {"mkdir": FOLDER, "copy": FILE, "link": LINK, "edit": EDIT}
-_NEW = ".pal-new"
+_NEW, _LOCK = ".pal-new", ".lock"
 
 
 class Entry(NamedTuple):
@@ -78,6 +78,21 @@ def write(path: str, entries: Mapping[str, Entry]) -> None:
         return
     body = {"schema": SCHEMA, "entries": [one._asdict() for one in entries.values()]}
     write_atomic(path, json.dumps(body, indent=1) + "\n", 0o644)
+
+
+@contextlib.contextmanager
+def alone(path: str, known: Mapping[str, Entry]) -> Iterator[None]:
+    """One setup at a time, from a record that is still as it was read; leaves no lock behind.
+
+    Raises BusyError where another one is at work, or has been meanwhile, DataError, OSError.
+    """
+    with locked(path + _LOCK, "pal setup"):
+        try:
+            if read(path) != known:
+                raise BusyError(f"another pal setup has changed {path} meanwhile: run the command again")
+            yield
+        finally:
+            os.unlink(path + _LOCK)
 
 
 def extended(

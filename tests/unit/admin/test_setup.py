@@ -18,7 +18,8 @@ from click.testing import CliRunner, Result
 
 from slurm_pal.admin import apply, machine, record, services, setup, setup_plan
 from slurm_pal.admin.changes import ChangePlan, FileChange
-from slurm_pal.base.errors import DataError, PalError, UsageError
+from slurm_pal.base.errors import BusyError, DataError, PalError, UsageError
+from slurm_pal.base.files import locked
 from slurm_pal.cli import doctor, manual
 from slurm_pal.cli.setup import setup_command
 from slurm_pal.report.check_result import CheckResult
@@ -306,11 +307,32 @@ def test_a_slurm_user_without_an_account(host: Host, name: str) -> None:
     assert f"SlurmUser={name} is unknown on this machine" in str(host.setup("--yes").exception)
 
 
+def test_another_file_is_no_slurm_conf(host: Host) -> None:
+    host.conf("just some text\n")
+    wrong = host.setup("--dry-run")
+    assert isinstance(wrong.exception, UsageError) and "neither ClusterName nor SlurmctldHost" in str(wrong.exception)
+
+
+def test_one_setup_at_a_time(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, lock = host.listing(), Path(f"{record.path_for(str(host.etc / 'slurm.conf'))}.lock")
+    with locked(str(lock), "pal setup"):
+        busy = host.setup("--yes", "--state-dir", str(host.state))
+    assert isinstance(busy.exception, BusyError)
+    lock.unlink()
+    assert host.listing() == before
+    host.install()
+    after, read = host.listing(), record.read
+    with monkeypatch.context() as patch:  # as one that looked before the other had written
+        earlier = [dict([*read(str(host.record())).items()][:-1])]
+        patch.setattr(record, "read", lambda path: earlier.pop() if earlier else read(path))
+        late = host.setup("--yes", "--undo")
+    assert isinstance(late.exception, BusyError) and host.listing() == after
+    host.setup("--yes", "--undo")
+    assert not lock.exists()
+
+
 def test_others_may_not_and_no_slurm_conf(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there is no" in str(host.setup("--yes", "--conf", "/nosuch").exception)
-    (host.etc / "other").write_text("just some text\n")
-    wrong = host.setup("--dry-run", "--conf", str(host.etc / "other"))
-    assert isinstance(wrong.exception, UsageError) and "has neither ClusterName nor SlurmctldHost" in str(wrong.exception)
     monkeypatch.setattr("os.geteuid", lambda: 4711)
     assert f"only root and SlurmUser ({USER}) may" in str(host.setup("--yes").exception)
 
