@@ -43,8 +43,8 @@ slurm:  ## Slurm and munge from Debian's packages, if missing
 demo: setup  ## A real Slurm with emulated GPUs: sweep, classes, sbatch against palsub
 	@$(BIN)/pal demo
 
-tools:  ## Debian packages that only tests need: Lua for the filters, a compiler and valgrind for the plug-in, a browser for the pages, slurmdbd and MariaDB for labs with accounting, slurmrestd, man
-	@etc/install-packages.sh lua5.1 gcc libc6-dev libslurm-dev binutils valgrind chromium slurmdbd mariadb-server-core mariadb-client-core slurmrestd man-db
+tools:  ## Debian packages that only tests need: Lua for the filters, a compiler and valgrind for the plug-in, a browser for the pages, slurmdbd and MariaDB for labs with accounting, slurmrestd, man, rpm
+	@etc/install-packages.sh lua5.1 gcc libc6-dev libslurm-dev binutils valgrind chromium slurmdbd mariadb-server-core mariadb-client-core slurmrestd man-db rpm
 
 # Tests on a real Slurm mostly wait for it: they run beside lint and the others, twelve files at a time, in a place of
 # their own, and are shown after them. Those that take longest begin first. The others give way to them: a Slurm that

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from email.parser import HeaderParser
 from pathlib import Path
@@ -279,3 +279,14 @@ def run(*argv: str) -> None:
 def said(*argv: str, environ: dict[str, str] | None = None) -> str:
     """What a program prints."""
     return subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, env=environ).stdout.strip()
+
+
+def main(build: Callable[[Path], Iterable[Path]]) -> int:
+    """Build both packages into dist, and name them; the exit code."""
+    try:
+        for path in build(Path("dist")):
+            print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        return 1
+    return 0

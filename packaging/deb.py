@@ -11,26 +11,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from content import MINOR, SUBMIT, SUMMARY, WHOLE, files, filled, package_version, run, said, settle
+from content import MINOR, SUBMIT, SUMMARY, WHOLE, files, filled, main, package_version, run, said, settle
 
 PYTHON = "/usr/bin/python3"
 ZSH = "usr/share/zsh/vendor-completions/_{}"
 TRIGGERS = f"interest-noawait /usr/bin/python{MINOR}\n"
-
-
-def main() -> int:
-    """Build both."""
-    try:
-        for path in build(Path("dist")):
-            print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
-    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
-        print(f"deb.py: {error}", file=sys.stderr)
-        return 1
-    return 0
 
 
 def build(into: Path) -> list[Path]:
@@ -80,4 +68,4 @@ def control(package: str, version: str, architecture: str, size_kib: int) -> str
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(build))

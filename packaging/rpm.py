@@ -18,23 +18,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from content import HOME, MINOR, SUBMIT, SUMMARY, WHOLE, files, filled, package_version
+from content import HOME, MINOR, SUBMIT, SUMMARY, WHOLE, files, filled, main, package_version
 
 PYTHON = f"/usr/bin/python{MINOR}"
 ZSH = "usr/share/zsh/site-functions/_{}"
 COMMON = ("usr", "usr/bin", "usr/lib", "usr/share", "usr/share/doc", "usr/share/man")
 """Folders of every system: packages do not own them."""
-
-
-def main() -> int:
-    """Build both."""
-    try:
-        for path in build(Path("dist")):
-            print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
-    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
-        print(f"rpm.py: {error}", file=sys.stderr)
-        return 1
-    return 0
 
 
 def build(into: Path) -> list[Path]:
@@ -108,4 +97,4 @@ def listed(root: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(build))

@@ -18,8 +18,8 @@ local function pal_line(text, found)
     if key then found[key] = value end
     found.goal = word:match("^goal=([%w:+=-]+)$") or found.goal
     if word == "movable" then found.movable = "" end
-    if word == "avoid-slow" then found.avoid = "" end
-    found.avoid = word:match("^avoid%-slow=([%d.]+)$") or found.avoid
+    if word == "avoid-slow" then found.avoid_slow = "" end
+    found.avoid_slow = word:match("^avoid%-slow=([%d.]+)$") or found.avoid_slow
   end
 end
 
@@ -87,7 +87,7 @@ end
 
 -- The bound beyond which GPUs are to be avoided; nil where nobody asks, or for what is no bound.
 local function avoid_of(lines, variable, t)
-  local said = lines.avoid
+  local said = lines.avoid_slow
   if not said and variable and variable ~= "" and variable ~= "0" then said = variable == "1" and "" or variable end
   if not said then return nil end
   local bound = said == "" and t and t.settings.avoid or tonumber(said)

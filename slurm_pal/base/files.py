@@ -142,10 +142,11 @@ def slurm_user_uid() -> int:
         return 0
     for key, _, value in (line.split("#")[0].partition("=") for line in text.split("\n")):
         if key.strip().lower() == "slurmuser":
+            name = value.strip().partition("(")[0]
             try:
-                return pwd.getpwnam(value.strip().partition("(")[0]).pw_uid
+                return pwd.getpwnam(name).pw_uid
             except KeyError:
-                return 0
+                return int(name) if name.isascii() and name.isdigit() and len(name) < 11 else 0
     return 0
 
 

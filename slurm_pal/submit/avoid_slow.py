@@ -34,7 +34,9 @@ def asked(
             return AvoidsSlow(site, origin, warnings)
         if said is not None and is_bound(said):
             return AvoidsSlow(float(said), origin, warnings)
-        if said not in (None, "0"):
+        if said == "0":
+            return None
+        if said is not None:
             warnings.append(f"{origin} = {said!r} is not a slowdown between 1.0 and 10, such as 1.10, and is ignored")
     return None
 

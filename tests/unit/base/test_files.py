@@ -104,8 +104,9 @@ def test_root_reads_only_its_own_and_slurm_users_files(tmp_path: Path, monkeypat
     os.chown(target, 65534, 65534)
     with pytest.raises(DataError, match="belongs to uid 65534"):
         files.read_trusted(str(target))
-    conf.write_text("# comment\nSlurmUser=nobody  # the account of slurmctld\n")
-    assert files.read_trusted(str(target)) == b"text"
+    for name in ("nobody", "65534", "nobody(65534)"):
+        conf.write_text(f"# comment\nSlurmUser={name}  # the account of slurmctld\n")
+        assert files.read_trusted(str(target)) == b"text", name
 
 
 def test_a_lock_names_its_holder_and_ends_with_the_block(tmp_path: Path) -> None:

@@ -815,7 +815,14 @@ def test_who_avoids_slow_gpus_is_kept_off_their_nodes_beside_a_node_list(site: P
     assert second == "pal:lease=600;req=;exc=n5;act=exclude;set=n1"  # .4 x 1800 s, at most submit.lease_max_s
     assert avoiding(site, "#PAL avoid-slow=1.5").values["set_req_nodes"] == "n1"
     assert avoiding(site, "#PAL class=C avoid-slow").values.get("set_exc_nodes", "") == ""
-    for line in ("#PAL avoid-slow=0.9", "#PAL avoid-slow=99", "#PAL avoid-slow=1.2.3", "#PAL avoid-slower", "true"):
+    for line in (
+        "#PAL avoid-slow=0.9",
+        "#PAL avoid-slow=99",
+        "#PAL avoid-slow=1.2.3",
+        "#PAL avoid-slower",
+        "#PAL avoid=1.2",
+        "true",
+    ):
         assert "set_exc_nodes" not in avoiding(site, line).values, line
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import tomllib
@@ -55,7 +54,6 @@ def test_every_variable_has_a_default_and_is_used() -> None:
     assert {*re.findall(r"\bslurm_pal_\w+", text)} - made == defaults.keys()
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("slurm_pal.cli.setup"), reason="this version has no pal setup")
 @pytest.mark.parametrize("name", ["present", "absent"])
 def test_pal_setup_has_the_options_that_are_given(name: str) -> None:
     from slurm_pal.cli.pal import pal

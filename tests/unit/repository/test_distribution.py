@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from ...doubles.git_files import tracked
+
 ROOT = Path(__file__).parents[3]
 ADDED = {"PKG-INFO", "setup.cfg", *(f"slurm_pal.egg-info/{name}" for name in (
     "PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt", "requires.txt", "top_level.txt",
@@ -28,15 +30,6 @@ import sys
 from setuptools import build_meta
 getattr(build_meta, f"build_{sys.argv[1]}")(sys.argv[2])
 """
-
-
-def tracked() -> list[str]:
-    """What git keeps of the tree, or would keep."""
-    if not shutil.which("git") or not (ROOT / ".git").exists():
-        pytest.skip("this is no clone: git cannot say what belongs to it")
-    argv = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    return [name for name in names if name and (ROOT / name).is_file()]
 
 
 def build(what: str, tree: Path, into: Path) -> Path:

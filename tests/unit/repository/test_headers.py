@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
+from ...doubles.git_files import tracked
 
 ROOT = Path(__file__).parents[3]
 SUFFIXES = (".py", ".lua", ".c", ".h", ".cu", ".sh", ".toml", ".css", ".j2", ".map")
@@ -16,15 +14,6 @@ NAMES = ("Makefile", ".ci/run", "bin/palsub")
 HEADER = re.compile(r"(?:#|--|//|/\*|\{#) SPDX-License-Identifier: MIT(?: \*/| #\})?")
 LATER = ("etc/job_submit.lua", "etc/cli_filter.lua", "slurm_pal/submit/wrapper.sh")
 """Whose first lines others look at: `pal admin` knows our files by them; a wrapper has directives of users there."""
-
-
-def tracked() -> list[str]:
-    """What git keeps of the tree, or would keep."""
-    if not shutil.which("git") or not (ROOT / ".git").exists():
-        pytest.skip("this is no clone: git cannot say which files are sources")
-    argv = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    return [name for name in names if name and (ROOT / name).is_file()]
 
 
 def is_source(name: str) -> bool:
