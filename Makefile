@@ -14,7 +14,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # without it each worker of pytest would rewrite the asserts of all tests anew
 
 .DEFAULT_GOAL := help
-.PHONY: help setup slurm tools programs demo test test-long test-frameworks rewritten fuzz test-releases coverage clean-releases unit lint lint-tools \
+.PHONY: help setup slurm tools programs demo test test-long test-frameworks packages rewritten fuzz test-releases coverage \
+	clean-releases unit lint lint-tools \
 	ruff shellcheck luacheck clang-format mypy cppcheck format docs man deb rpm test-packages bench lock clean
 
 help:  ## Show the targets
@@ -37,14 +38,17 @@ $(VENV)/installed: $(VENV)/dependencies $(SOURCES)
 
 setup: $(VENV)/installed slurm  ## Virtual environment, slurm-pal in it, and Slurm's packages
 
+SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 slurm:  ## Slurm and munge from Debian's packages, if missing
-	@etc/install-packages.sh slurmctld slurmd slurm-client munge
+	@etc/install-packages.sh $(SLURM_PACKAGES)
 
 demo: setup  ## A real Slurm with emulated GPUs: sweep, classes, sbatch against palsub
 	@$(BIN)/pal demo
 
+TEST_PACKAGES := lua5.1 gcc libc6-dev libslurm-dev binutils valgrind chromium slurmdbd mariadb-server-core mariadb-client-core \
+	slurmrestd man-db rpm
 tools:  ## Debian packages that only tests need: Lua for the filters, a compiler and valgrind for the plug-in, a browser for the pages, slurmdbd and MariaDB for labs with accounting, slurmrestd, man, rpm
-	@etc/install-packages.sh lua5.1 gcc libc6-dev libslurm-dev binutils valgrind chromium slurmdbd mariadb-server-core mariadb-client-core slurmrestd man-db rpm
+	@etc/install-packages.sh $(TEST_PACKAGES)
 
 # Tests on a real Slurm mostly wait for it: they run beside lint and the others, twelve files at a time, in a place of
 # their own, and are shown after them. Those that take longest begin first. The others give way to them: a Slurm that
@@ -53,11 +57,13 @@ ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py
 LONGEST := $(patsubst %,tests/slurm/test_%.py,sweep_leaves wait cloud sweep filter crossing twin_priorities loans sweep_scale moves rebalance guard kept_ticks \
 	observe faulty accounting partitions counting save_before network_sweep palsub users recipes gather frameworks lab tutorial spank)
 SHORT := -q -m 'not long'
-test: setup tools lint-tools rewritten  ## Lint, and all tests but long statistics, those on a real Slurm included
-	@root=$$(mktemp -d) && chmod 711 $$root && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; \
+test:  ## Lint, and all tests but long statistics, those on a real Slurm included
+	@$(MAKE) --no-print-directory -j 2 $(VENV)/installed packages
+	@$(BIN)/pytest -q --collect-only $(ON_SLURM) > /dev/null || true
+	@root=$$(tests/place.sh) && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; \
 	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest $(SHORT) -n 12 --dist loadfile --no-loadscope-reorder -o cache_dir=$(VENV)/slurm-cache \
 	$(LONGEST) $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
-	nice -n 5 $(MAKE) --no-print-directory lint; lint=$$?; \
+	nice -n 5 $(MAKE) --no-print-directory lint rewritten; lint=$$?; \
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
 	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 4 $(ON_SLURM:%=--ignore=%); others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \
@@ -78,6 +84,10 @@ test-frameworks: setup  ## The examples of docs/frameworks.md on a real Slurm, b
 	$(VENV)/frameworks/bin/pip install --quiet --no-deps --force-reinstall .
 	@rm -rf build slurm_pal.egg-info
 	$(BIN)/pytest -q -n 2 tests/slurm/test_training.py tests/unit/frameworks
+
+# One call for all: pip works meanwhile, and Debian's lists are read once.
+packages: | $(BIN)/python
+	@etc/install-packages.sh $(SLURM_PACKAGES) $(TEST_PACKAGES) $(LINT_PACKAGES)
 
 # pytest keeps tests with their asserts rewritten beside them. Once for all its workers.
 rewritten: $(VENV)/installed
@@ -113,8 +123,9 @@ ruff: $(VENV)/dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+LINT_PACKAGES := shellcheck lua-check clang-format cppcheck
 lint-tools:
-	@etc/install-packages.sh shellcheck lua-check clang-format cppcheck
+	@etc/install-packages.sh $(LINT_PACKAGES)
 
 shellcheck: lint-tools
 	shellcheck $(SHELL_SCRIPTS)

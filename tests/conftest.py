@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: its threads wait by spinning, in each of the programs
 
 from hypothesis import settings
 
@@ -26,3 +29,8 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests stay to the end: the garbage collector need not visit them again and again."""
+    gc.freeze()
