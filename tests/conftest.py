@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: its threads wait by spinning, in each of the programs
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: its threads wait by spinning, in every program
 
 from hypothesis import settings
 

@@ -19,9 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import Exit, UsageError
-from slurm_pal.cli import common, tables
+from slurm_pal.cli import common, gpu_scores, tables
 from slurm_pal.cli import pal as pal_module
-from slurm_pal.cli import pal_profile as pal_profile_module
 from slurm_pal.cli.pal import pal
 from slurm_pal.cli.pal_profile import pal_profile
 from slurm_pal.profiling.selftest.checks import Check
@@ -89,7 +88,7 @@ HEADINGS = [
     (compare.COLUMNS, compare.HEADER, compare._SHOWS),
     (Check._fields, selftest.HEADER, selftest._SHOWS),
     (Recipe._fields, recipes._HEADER, recipes._SHOWS),
-    (pal_profile_module.RUN_COLUMNS, pal_profile_module.RUN_HEADER, pal_profile_module._RUN_SHOWS),
+    (gpu_scores.RUN_COLUMNS, gpu_scores.RUN_HEADER, gpu_scores._RUN_SHOWS),
 ]
 
 

@@ -18,9 +18,9 @@ from slurm_pal.admin import units
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import Exit, UsageError
 from slurm_pal.cli.admin import admin
-from slurm_pal.cli.pal_profile import run as pal_profile_run
 from slurm_pal.cli.pal_rebalance import pal_rebalance
 from slurm_pal.cli.publish import publish_table
+from slurm_pal.cli.sweep import run as pal_profile_run
 
 PLAIN = {"PATH": "/usr/bin:/bin"}
 ETC = Path(__file__).parents[3] / "etc"

@@ -18,6 +18,7 @@ import pytest
 from slurm_pal.base.errors import Exit
 from slurm_pal.base.files import locked
 from slurm_pal.cli import pal_profile
+from slurm_pal.cli import sweep as sweep_commands
 from slurm_pal.emulation.gpus import draw_registry, set_fault, write_registry
 from slurm_pal.profiling.sweep import progress, sweep
 from slurm_pal.profiling.sweep.lock import only_sweep
@@ -39,7 +40,7 @@ class Site:
         monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
         monkeypatch.setenv("SLURM_PAL_PATHS_STATE_DIR", str(tmp_path / "state"))
-        monkeypatch.setattr(pal_profile, "connect", lambda config, **_: CliClient(self.slurm))
+        monkeypatch.setattr(sweep_commands, "connect", lambda config, **_: CliClient(self.slurm))
         monkeypatch.setattr(sweep, "SUBMIT_INTERVAL_S", 0.0)
         monkeypatch.setattr(sweep, "POLL_MIN_S", 0.01)
         self._monkeypatch, self._capsys = monkeypatch, capsys
