@@ -40,7 +40,8 @@ AS_WRITTEN, FEWER, PARTITION, SHORTER, LATER, WITHOUT = (
     "later",
     "without",
 )
-_PLAN = re.compile(r"to start at (\S+) using \d+ processors on nodes (\S+) in partition (\S+)")
+_PLAN = re.compile(r"to start at (\S+) .*?using \d+ processors on nodes (\S+) in partition (\S+)")
+"""Slurm 26.05 puts ` a` before `using`."""
 _COUNT = re.compile(r"(.*?)([0-9]{1,6})$")
 _GPU_OPTIONS = ("gpus-per-node", "gres", "gpus", "gpus-per-task")
 

@@ -216,7 +216,7 @@ def test_whatif_says_when_and_where_and_changes_nothing(site: Site, tmp_path: Pa
     before = site.run("squeue", "-h", "-t", "all", "-o", "%A").stdout
     told = asked("--exclude", "slow=1.2", str(script))
     rows = {row["kind"]: row for row in told["variants"]}
-    assert (rows["as written"]["gpus"], rows["as written"]["slowdown"]) == ("n1:0,1", 0.97)
+    assert (rows["as written"]["gpus"], rows["as written"]["slowdown"]) == ("n1:0,1", 0.97), told
     assert rows["fewer"]["options"] == {"gres": "gpu:1"} and rows["shorter"]["options"] == {"time": "5"}
     assert rows["later"]["wait_s"] > 60 or time.localtime().tm_hour == 22
     assert told["avoided"]["nodes"] == ["n3"] and rows["without"]["wait_s"] == 0

@@ -90,6 +90,8 @@ def test_half_of_it(options: dict[str, str], half: tuple[str, str] | None) -> No
 
 def test_slurms_answers() -> None:
     assert read_plan(plan("22:00:00", "n[0-1]")) == ("", unix_s("2026-11-28T22:00:00"), ("n0", "n1"), "gpu")
+    newer = "sbatch: Job 22 to start at 2026-11-29T22:00:00 a using 1 processors on nodes n0 in partition gpu"  # 26.05
+    assert read_plan(Completed(0, "", newer)) == ("", unix_s("2026-11-29T22:00:00"), ("n0",), "gpu")
     no = "allocation failure: Requested node configuration is not available\n"
     assert read_plan(Completed(1, "", no)) == ("Requested node configuration is not available", 0.0, (), "")
     assert read_plan(Completed(0, "", ""))[0] == "sbatch said nothing"
