@@ -132,6 +132,19 @@ def test_the_note_survives_failure_requeue_and_a_restarted_run(site: Site, tmp_p
     assert "Slurm alone" in lines[1] and "Slurm alone" not in lines[3]
 
 
+def test_plain_sbatch_has_the_same_options(site: Site, tmp_path: Path) -> None:
+    site.clear()
+    site.round()
+    out = tmp_path / "out"
+    words = ("--pal-note", "--pal-avoid-slow=1.2", "--exclude=n2", "--gres=gpu:1", "-t", "1")
+    done = site.run("sbatch", "--parsable", "-o", str(out), *words, "--wrap", "echo mine; sleep 2; exit 7")
+    job = site.wait(int(done.stdout), lambda job: job.state == "FAILED")
+    assert job.exit_code == "7:0" and job.nodes == ("n1",) and job.exc_nodes == ("n2", "n3")
+    assert out.read_text() == (
+        "mine\nslurm-pal: ran on a GPU at 0.97 of a median GPU's time; Slurm alone would have given 1.02\n"
+    )
+
+
 def test_a_site_may_have_the_line_in_admin_comments(site: Site) -> None:
     config = load(site.env)
     config.set("submit", "admin_note", True, "test")
