@@ -97,7 +97,7 @@ def _drop_unsaid() -> None:
 
 
 def print_json(thing: str, body: dict[str, Any]) -> None:
-    """Print `body` with its schema first, e.g. `"schema": "pal.gpus/1"`."""
+    """Print `body` with its schema first, e.g. `"schema": "pal.nodes/1"`."""
     click.echo(json.dumps({"schema": f"pal.{thing}/1", **body}, indent=2, allow_nan=False))
 
 

@@ -163,7 +163,7 @@ def status(context: click.Context, directory: str | None, as_json: bool) -> None
     """Show whether a lab runs, its nodes and its jobs. Exit code 0 only when all of it runs."""
     now = _lab(directory or _shells_lab()).status()
     if as_json:
-        common.print_json("lab", now._asdict())
+        common.print_json("lab-status", now._asdict())
     elif now.state == "down":
         common.say(f"no lab runs in {now.directory}")
     else:

@@ -30,7 +30,8 @@ def note(job: str | None) -> None:
 
     1.00 is the time of a median GPU of that model, 1.31 takes 31 % longer. Where nothing is known nothing is printed.
     Inside a job, without JOBID, the exit code is always 0: a job never fails because of this.
-    `palsub --pal-note` and `#PAL note` print the same line at the end of a job, however it ends.
+    `palsub --pal-note`, `#PAL note` and, with the plug-in, `sbatch --pal-note` print the same line at the end of a
+    job, however it ends.
     """
     if job is not None:
         _print(job)

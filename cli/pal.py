@@ -109,7 +109,7 @@ def gpus(only: tuple[Gpu, ...], nodelist: str | None, flagged: bool, form: table
         _GPU_SHOWS, [bool(row.flags) for row in rows],
     )  # fmt: skip
     tables.show(
-        form, listing, "gpus", lambda told: {"gpus": told, "power_cap": [one._asdict() for one in found]},
+        form, listing, "gpu-list", lambda told: {"gpus": told, "power_cap": [one._asdict() for one in found]},
         notes=[*_cures(rows), *(["", *notes] if notes else [])],
     )  # fmt: skip
 

@@ -62,7 +62,9 @@ def recipes(script: str | None, form: tables.Form) -> None:
     if form.as_json:
         body: dict[str, Any] = {"script": script, "recipe": recipe.name if recipe else None, "why": why}
         body |= {"transparent": not lacks, "transparent_lacks": lacks or None}
-        common.print_json("recipes", {**body, "findings": [_finding(one) for one in findings], "warnings": troubles})
+        common.print_json(
+            "recipes-check", {**body, "findings": [_finding(one) for one in findings], "warnings": troubles}
+        )
     else:
         common.say(f"recipe {recipe.name}: {why}" if recipe else f"no recipe holds: {why}")
         common.say(*(f"  it goes on so: {recipe.resumes}" for recipe in [recipe] if recipe))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "client.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,12 +13,22 @@ void pal_client_refuse(enum pal_option option, const char *value) {
     slurm_error("pal: --%s=%s is not allowed: give %s", rule->name, pal_show(value ? value : "").text, rule->allowed);
 }
 
+bool pal_client_is_beyond(enum pal_option option) {
+    if (option != PAL_NOTE || strcmp(program_invocation_short_name, "salloc") != 0)
+        return false;
+    slurm_error(
+        "pal: --pal-note is not for salloc, whose job has no output of its own: give it to srun, or run "
+        "\"pal note\" before you leave");
+    return true;
+}
+
 /* job_submit sees the environment of batch jobs only. Under the variable's own name, since what the script says ranks
  * above a variable and below an option. */
 static void carry(spank_t spank, const struct pal_options *options, enum pal_option option) {
     const struct pal_option_rule *rule = &pal_option_rules[option];
+    const char *value = options->value[option][0] ? options->value[option] : "1"; /* none stated */
 
-    if (spank_job_control_setenv(spank, rule->variable, options->value[option], 1) != ESPANK_SUCCESS)
+    if (spank_job_control_setenv(spank, rule->variable, value, 1) != ESPANK_SUCCESS)
         slurm_debug("pal: cannot pass %s on", rule->variable);
 }
 
@@ -43,7 +54,9 @@ void pal_client_begin(void) {
         forget(&pal_option_rules[option]);
 }
 
-void pal_client_post_opt(spank_t spank, struct pal_options *options) {
+void pal_client_post_opt(spank_t spank, const struct pal_config *config, struct pal_options *options) {
+    if (pal_options_has(options, PAL_NOTE) && config->python[0] == '\0')
+        slurm_spank_log("pal: warning: --pal-note is ignored: plugstack.conf has no python=");
     for (enum pal_option option = 0; option < PAL_OPTION_COUNT; option++) {
         const struct pal_option_rule *rule = &pal_option_rules[option];
         const char *value = rule->variable ? getenv(rule->variable) : NULL;

@@ -5,15 +5,23 @@
 
 /* With no argument the plug-in only carries options: scores are read, and the order of devices and the job's
  * stderr touched, only where the site asks for it. */
-static const struct pal_config DEFAULTS = {.gpus = "", .best_first = false, .note = false};
+static const struct pal_config DEFAULTS = {.gpus = "", .python = "", .best_first = false, .note = false};
 
-static bool set_gpus(struct pal_config *config, const char *value) {
+static bool set_path(char path[PATH_MAX], const char *value) {
     size_t length = strlen(value);
 
-    if (value[0] != '/' || length >= sizeof(config->gpus))
+    if (value[0] != '/' || length >= PATH_MAX)
         return false;
-    memcpy(config->gpus, value, length + 1);
+    memcpy(path, value, length + 1);
     return true;
+}
+
+static bool set_gpus(struct pal_config *config, const char *value) {
+    return set_path(config->gpus, value);
+}
+
+static bool set_python(struct pal_config *config, const char *value) {
+    return set_path(config->python, value);
 }
 
 static bool choose(const char *value, const char *no, const char *yes, bool *chosen) {
@@ -37,6 +45,7 @@ static const struct {
     {"gpus=", "an absolute path", set_gpus},
     {"gpu_order=", "slurm or best", set_order},
     {"note=", "0 or 1", set_note},
+    {"python=", "an absolute path", set_python},
 };
 
 static bool set_one(struct pal_config *config, const char *argument, struct pal_text *why) {
@@ -49,7 +58,7 @@ static bool set_one(struct pal_config *config, const char *argument, struct pal_
         pal_text_add(why, "argument \"%s\" is wrong: %s%s", pal_show(argument).text, KEYS[i].key, KEYS[i].allowed);
         return false;
     }
-    pal_text_add(why, "argument \"%s\" is not known (gpus=, gpu_order=, note=)", pal_show(argument).text);
+    pal_text_add(why, "argument \"%s\" is not known (gpus=, gpu_order=, note=, python=)", pal_show(argument).text);
     return false;
 }
 

@@ -16,6 +16,20 @@ static bool is_application(const char *value) {
     return length >= 1 && length <= PAL_VALUE_MAX && value[length] == '\0';
 }
 
+/* As palsub has it: above 1, below 10, at most four decimals. */
+static bool is_bound(const char *value) {
+    bool above_one = value[0] > '1';
+    size_t decimals;
+
+    if (value[0] < '1' || value[0] > '9')
+        return false;
+    if (value[1] == '\0')
+        return above_one;
+    decimals = strspn(value + 2, "0123456789");
+    above_one = above_one || strpbrk(value + 2, "123456789") != NULL;
+    return value[1] == '.' && decimals <= 4 && value[2 + decimals] == '\0' && above_one;
+}
+
 static bool is_one(const char *value) {
     return strcmp(value, "1") == 0;
 }
@@ -23,12 +37,16 @@ static bool is_one(const char *value) {
 #define CARRIER "_SLURM_SPANK_OPTION_pal_pal_"
 
 const struct pal_option_rule pal_option_rules[PAL_OPTION_COUNT] = {
-    [PAL_CLASS] = {"pal-class", "SLURM_PAL_CLASS", "SLURM_PAL_JOB_CLASS", CARRIER "class", "A, B or C", false,
+    [PAL_CLASS] = {"pal-class", "SLURM_PAL_CLASS", "SLURM_PAL_JOB_CLASS", CARRIER "class", "A, B or C", PAL_VALUE,
                    is_class},
-    [PAL_APP] = {"pal-app", "SLURM_PAL_APP", NULL, CARRIER "app", "1 to 64 letters, digits and _ . -", false,
+    [PAL_APP] = {"pal-app", "SLURM_PAL_APP", NULL, CARRIER "app", "1 to 64 letters, digits and _ . -", PAL_VALUE,
                  is_application},
-    [PAL_OFF] = {"pal-off", "SLURM_PAL_OFF", "SLURM_PAL_JOB_OFF", CARRIER "off", "0 or 1", true, is_one},
-    [PAL_EXPLAIN] = {"pal-explain", NULL, NULL, CARRIER "explain", "", true, is_one},
+    [PAL_OFF] = {"pal-off", "SLURM_PAL_OFF", "SLURM_PAL_JOB_OFF", CARRIER "off", "0 or 1", PAL_NO_VALUE, is_one},
+    [PAL_EXPLAIN] = {"pal-explain", NULL, NULL, CARRIER "explain", "", PAL_NO_VALUE, is_one},
+    [PAL_AVOID_SLOW] = {"pal-avoid-slow", "SLURM_PAL_AVOID_SLOW", NULL, CARRIER "avoid_slow",
+                        "a slowdown between 1.0 and 10, such as 1.10 for GPUs that are 10 % slower than the median",
+                        PAL_VALUE_OR_NONE, is_bound},
+    [PAL_NOTE] = {"pal-note", NULL, NULL, CARRIER "note", "", PAL_NO_VALUE, is_one},
 };
 
 void pal_options_clear(struct pal_options *options) {
@@ -38,9 +56,13 @@ void pal_options_clear(struct pal_options *options) {
 }
 
 bool pal_options_set(struct pal_options *options, enum pal_option option, enum pal_origin origin, const char *value) {
-    if (pal_option_rules[option].is_flag)
+    const struct pal_option_rule *rule = &pal_option_rules[option];
+
+    if (rule->takes == PAL_NO_VALUE)
         value = "1";
-    if (value == NULL || !pal_option_rules[option].accepts(value))
+    if (rule->takes == PAL_VALUE_OR_NONE && (value == NULL || strcmp(value, "(null)") == 0))
+        value = "";
+    else if (value == NULL || !rule->accepts(value))
         return false;
     strcpy(options->value[option], value); /* accepted values fit */
     options->origin[option] = origin;
@@ -48,15 +70,15 @@ bool pal_options_set(struct pal_options *options, enum pal_option option, enum p
 }
 
 bool pal_options_fall_back(struct pal_options *options, enum pal_option option, const char *value) {
-    bool is_flag = pal_option_rules[option].is_flag;
+    const struct pal_option_rule *rule = &pal_option_rules[option];
 
     if (options->origin[option] != PAL_UNSET || value == NULL || *value == '\0')
         return true;
-    if (is_flag && strcmp(value, "0") == 0)
+    if (rule->takes != PAL_VALUE && strcmp(value, "0") == 0)
         return true;
-    if (is_flag && !pal_option_rules[option].accepts(value))
-        return false;
-    return pal_options_set(options, option, PAL_FROM_VARIABLE, value);
+    if (rule->takes == PAL_VALUE_OR_NONE && is_one(value))
+        return pal_options_set(options, option, PAL_FROM_VARIABLE, NULL);
+    return rule->accepts(value) && pal_options_set(options, option, PAL_FROM_VARIABLE, value);
 }
 
 bool pal_options_has(const struct pal_options *options, enum pal_option option) {

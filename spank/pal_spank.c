@@ -14,6 +14,7 @@ SPANK_PLUGIN(pal, 1);
 
 #include "client.h"
 #include "config.h"
+#include "end_line.h"
 #include "options.h"
 #include "task.h"
 
@@ -26,6 +27,8 @@ static struct pal_options options;
 static int take_option(int value, const char *argument, int remote) {
     enum pal_option option = (enum pal_option) value;
 
+    if (!remote && pal_client_is_beyond(option))
+        return ESPANK_BAD_ARG;
     if (pal_options_set(&options, option, PAL_GIVEN, argument))
         return ESPANK_SUCCESS;
     if (remote)
@@ -37,10 +40,16 @@ static int take_option(int value, const char *argument, int remote) {
 
 /* Static: sbatch and srun export symbols of their own that would replace ours. */
 static struct spank_option table[] = {
-    {"pal-class", "A|B|C", "[pal] how much the job suffers from slow GPUs: A most, C least", 1, PAL_CLASS, take_option},
-    {"pal-app", "NAME", "[pal] application that gives the job its class", 1, PAL_APP, take_option},
-    {"pal-off", NULL, "[pal] leave placement and GPU order to Slurm", 0, PAL_OFF, take_option},
-    {"pal-explain", NULL, "[pal] show what was decided, and the GPUs at job start", 0, PAL_EXPLAIN, take_option},
+    {"pal-class", "A|B|C", "[pal] how much the job suffers from slow GPUs: A most, C least", PAL_VALUE, PAL_CLASS,
+     take_option},
+    {"pal-app", "NAME", "[pal] application that gives the job its class", PAL_VALUE, PAL_APP, take_option},
+    {"pal-off", NULL, "[pal] leave placement and GPU order to Slurm", PAL_NO_VALUE, PAL_OFF, take_option},
+    {"pal-explain", NULL, "[pal] show what was decided, and the GPUs at job start", PAL_NO_VALUE, PAL_EXPLAIN,
+     take_option},
+    {"pal-avoid-slow", "[X]", "[pal] keep the job off GPUs slower than X (1.10: 10 % slower than the median)",
+     PAL_VALUE_OR_NONE, PAL_AVOID_SLOW, take_option},
+    {"pal-note", NULL, "[pal] a line at the end of the output: on which GPUs the job ran", PAL_NO_VALUE, PAL_NOTE,
+     take_option},
     SPANK_OPTIONS_TABLE_END,
 };
 
@@ -92,7 +101,7 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char *arguments[]) {
     case S_CTX_LOCAL:
     case S_CTX_ALLOCATOR:
         if (usable)
-            pal_client_post_opt(spank, &options);
+            pal_client_post_opt(spank, &config, &options);
         break;
     default:
         break;
@@ -101,21 +110,35 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char *arguments[]) {
 }
 
 int slurm_spank_user_init(spank_t spank, int count, char *arguments[]) {
-    (void) spank, (void) count, (void) arguments;
-    if (usable)
+    struct pal_options in_force;
+
+    (void) count, (void) arguments;
+    if (usable) {
         pal_step_begin(&config);
+        in_force = pal_options_in_force(spank, &options);
+        pal_end_line_begin(spank, &config, &in_force);
+    }
     return ESPANK_SUCCESS;
 }
 
 int slurm_spank_task_init(spank_t spank, int count, char *arguments[]) {
     (void) count, (void) arguments;
-    if (usable)
+    if (usable) {
         pal_task_begin(spank, &config, &options);
+        pal_end_line_start(spank, &config);
+    }
+    return ESPANK_SUCCESS;
+}
+
+int slurm_spank_task_exit(spank_t spank, int count, char *arguments[]) {
+    (void) count, (void) arguments;
+    pal_end_line_task_ended(spank);
     return ESPANK_SUCCESS;
 }
 
 int slurm_spank_exit(spank_t spank, int count, char *arguments[]) {
     (void) spank, (void) count, (void) arguments;
     pal_step_end();
+    pal_end_line_end();
     return ESPANK_SUCCESS;
 }

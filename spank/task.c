@@ -57,7 +57,7 @@ static void set(spank_t spank, const char *name, const char *value) {
 
 /* Options that did not come with the step: a batch script may set the variables for the steps it starts, and the
  * submit filter may set them for a job. */
-static struct pal_options options_in_force(spank_t spank, const struct pal_options *given) {
+struct pal_options pal_options_in_force(spank_t spank, const struct pal_options *given) {
     struct pal_options options = *given;
     char value[PAL_VALUE_MAX + 2];
 
@@ -190,7 +190,7 @@ static void write_note(const struct view *view, const struct pal_options *option
 }
 
 void pal_task_begin(spank_t spank, const struct pal_config *config, const struct pal_options *given) {
-    struct pal_options options = options_in_force(spank, given);
+    struct pal_options options = pal_options_in_force(spank, given);
     struct view view;
     char report[REPORT_MAX];
     struct pal_text text = pal_text_in(report, sizeof(report));

@@ -14,6 +14,9 @@
 void pal_step_begin(const struct pal_config *config);
 void pal_step_end(void);
 
+/* The options of the step, and for those that did not come with it what the job's environment says. */
+struct pal_options pal_options_in_force(spank_t spank, const struct pal_options *given);
+
 /* In each task, as the user, before it is executed. */
 void pal_task_begin(spank_t spank, const struct pal_config *config, const struct pal_options *given);
 

@@ -102,7 +102,7 @@ def _show(comparison: GavelComparison, done: Mapping[str, GavelResult], output: 
     listing = Listing(("policy", *GavelFigures._fields, "ratio_to_first"), told, HEADER, _rows(done, output))
     jobs = "all jobs" if window is None else f"jobs {window[0]} to {window[1] - 1}"
     note = f"{jobs} on {cluster}; rounds of {comparison.settings.round_s:g} s, moves are free"
-    tables.show(output.form, listing, "simulate", lambda _: body, notes=["", note])
+    tables.show(output.form, listing, "simulate-gavel", lambda _: body, notes=["", note])
 
 
 def _plain(found: GavelResult) -> dict[str, float | None]:

@@ -146,7 +146,7 @@ def _show(
         tables.say_notes(["", *_notes(comparison, lines, numbers, seeds)])
 
     listing = Listing(CSV_COLUMNS, told, HEADER, rows)
-    tables.show(output.form, listing, "simulate", lambda _: body(), text=text)
+    tables.show(output.form, listing, "simulate-loans", lambda _: body(), text=text)
 
 
 def _gates(seeds: Sequence[LoanSeed]) -> list[Gate]:

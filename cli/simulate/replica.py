@@ -138,7 +138,7 @@ def _show(
     names = ("policy", *BloxFigures._fields, "ratio_to_first")
     listing = Listing(names, told, HEADER, _rows(means, output.names))
     charged = "; ".join(f"{name} {value}" for name, value in found.study.charged)
-    tables.show(output.form, listing, "simulate", lambda _: body(), notes=["", charged])
+    tables.show(output.form, listing, "simulate-blox-pal", lambda _: body(), notes=["", charged])
 
 
 def _means(comparison: BloxComparison, done: Mapping[BloxTask, BloxResult]) -> dict[str, dict[str, float]]:

@@ -199,7 +199,7 @@ def _show(comparison: UnequalComparison, lines: Mapping[str, PolicyLine], output
     ]
     listing = Listing(CSV_COLUMNS, [_csv_row(name, line) for name, line in lines.items()], HEADER, rows)
     tables.show(
-        output.form, listing, "simulate",
+        output.form, listing, "simulate-unequal",
         lambda _: _body(comparison, lines, output),
         notes=["", *_notes(comparison), *_unsure(lines), *_missed(comparison, lines)],
     )  # fmt: skip

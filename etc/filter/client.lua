@@ -7,7 +7,7 @@ local open_file, current, counts_of = tables.open_file, tables.current, tables.c
 local decide = decisions.decide
 local LONGEST_TRES, request_of = requests.LONGEST_TRES, requests.request_of
 local SCRIPT_BYTES, appends, pal_lines = scripts.SCRIPT_BYTES, scripts.appends, scripts.pal_lines
-local movable_of = scripts.movable_of
+local movable_of, avoid_of = scripts.movable_of, scripts.avoid_of
 local class_of, own_word = classes.class_of, classes.own_word
 local LONGEST_COMMENT, palsub_was_here = marks.LONGEST_COMMENT, marks.palsub_was_here
 local palsubs_class, marked, sentence = marks.palsubs_class, marks.marked, marks.sentence
@@ -157,17 +157,26 @@ local function submit(options, offset)
   request.app = appends(options["open-mode"]) -- by command line, environment and script
   local keep = request.movable and not request.app
   if keep then request.app = "1" end
+  local avoids = own_word(os.getenv("SLURM_PAL_AVOID_SLOW"), os.getenv("SLURM_PAL_JOB_AVOID_SLOW"))
+  request.avoid = avoid_of(ours["pal-avoid-slow"], lines, avoids, t)
   local off = own_word(os.getenv("SLURM_PAL_OFF"), os.getenv("SLURM_PAL_JOB_OFF"))
   if ours["pal-off"] or off == "1" then request.leave = "off" end
   local own = options.comment
   local decision, comment = marked(own, request, decide(request, t, now_s), origin, t, LONGEST_COMMENT)
   if warning then slurm.log_info("pal: %s", warning) end
+  local avoid = decision.avoid
+  if avoid and avoid.why then
+    slurm.log_info("pal: avoid-slow: submitted as written, since %s", terms.why[avoid.why])
+  end
   if ours["pal-explain"] then slurm.log_info("pal: %s", sentence(request, decision, origin)) end
   if decision.act == "none" and not request.movable then return end
   if keep then options["open-mode"] = "append" end -- or a move would empty what the job has written
   if comment and not unmarked then options.comment = comment end
   if decision.act == "nodelist" then
     options.nodelist = decision.set
+    if avoid and avoid.set then
+      options.exclude = filled(request.exclude) and request.exclude .. "," .. avoid.set or avoid.set
+    end
   elseif decision.act == "exclude" then
     options.exclude = filled(request.exclude) and request.exclude .. "," .. decision.set or decision.set
   elseif decision.act == "prefer" then

@@ -85,9 +85,10 @@ local function movable_of(lines, variable, several)
   return variable == "1" and "" or nil
 end
 
--- The bound beyond which GPUs are to be avoided; nil where nobody asks, or for what is no bound.
-local function avoid_of(lines, variable, t)
-  local said = lines.avoid_slow
+-- The bound beyond which GPUs are to be avoided; nil where nobody asks, or for what is no bound. Slurm shows an option
+-- without a value as "(null)".
+local function avoid_of(option, lines, variable, t)
+  local said = option == "(null)" and "" or option or lines.avoid_slow
   if not said and variable and variable ~= "" and variable ~= "0" then said = variable == "1" and "" or variable end
   if not said then return nil end
   local bound = said == "" and t and t.settings.avoid or tonumber(said)

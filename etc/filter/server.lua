@@ -18,8 +18,8 @@ local stated, chosen = goals.stated, goals.chosen
 local OPTION = "_SLURM_SPANK_OPTION_pal_pal_"
 local MOST_OPTIONS, MOST_NAMES = 256, 100000
 
--- What our SPANK plug-in was given, as slurmctld shows it: { class =, app =, off =, explain = }, by options and, as a
--- second result, by variables.
+-- What our SPANK plug-in was given, as slurmctld shows it: { class =, app =, off =, explain =, avoid_slow =, note = },
+-- by options and, as a second result, by variables.
 local function spank_options(job)
   local given, variables, seen, environment = {}, {}, 0, job.spank_job_env
   for _, pair in pairs(type(environment) == "table" and environment or {}) do
@@ -27,10 +27,10 @@ local function spank_options(job)
     if seen > MOST_OPTIONS then break end
     pair = start_of(pair, 2 * #OPTION + LONGEST_WORD)
     if pair:sub(1, #OPTION) == OPTION then
-      local name, value = pair:sub(#OPTION + 1):match("^(%w+)=?(.*)$")
+      local name, value = pair:sub(#OPTION + 1):match("^([%w_]+)=?(.*)$")
       if name then given[name] = value end
     else
-      local name, value = pair:match("^SLURM_PAL_(%u+)=(.*)$")
+      local name, value = pair:match("^SLURM_PAL_([%u_]+)=(.*)$")
       if name then variables[name:lower()] = value end
     end
   end
@@ -196,7 +196,7 @@ local function submit(job, partitions)
   request.movable = movable_of(lines, environment.SLURM_PAL_MOVABLE, several)
   -- Slurm does not show what the command line says about it, so whoever reads the mark takes nil for "emptied".
   request.app = appends(filled(environment.SBATCH_OPEN_MODE) or lines.open_mode)
-  request.avoid = avoid_of(lines, variable("AVOID_SLOW"), t)
+  request.avoid = avoid_of(options.avoid_slow, lines, variables.avoid_slow or variable("AVOID_SLOW"), t)
   if options.off or (variables.off or variable("OFF")) == "1" then request.leave = "off" end
   local text, partition = job.admin_comment, nil
   if request.leave == "partition" and not several then

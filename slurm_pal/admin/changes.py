@@ -28,6 +28,7 @@ class SiteFiles(NamedTuple):
     plugin: str  # path of pal_spank.so, "" when there is none
     tables: dict[str, str]  # part -> the table of its filter
     gpus: str
+    python: str  # of the nodes, with slurm-pal
 
     @property
     def folder(self) -> str:
@@ -235,7 +236,7 @@ def _slurm_conf(site: SiteFiles, filters: Sequence[Filter]) -> ChangePlan:
 
 
 def spank_line(site: SiteFiles) -> str:
-    return f"optional {site.plugin} gpus={site.gpus}"
+    return f"optional {site.plugin} gpus={site.gpus} python={site.python}"
 
 
 def spank_places(site: SiteFiles) -> list[str]:
@@ -267,7 +268,8 @@ def _plugstack(site: SiteFiles) -> ChangePlan:
     now = site.plugstack_text
     base = None if now is None else blocks.remove(now, blocks.CONF, site.plugstack).text
     new = blocks.append(base, blocks.CONF, [spank_line(site)])
-    return _edit(site.plugstack, now, new, "the options --pal-class, --pal-app, --pal-off, --pal-explain")
+    why = "the options --pal-class, --pal-app, --pal-avoid-slow, --pal-note, --pal-off, --pal-explain"
+    return _edit(site.plugstack, now, new, why)
 
 
 def _edit(path: str, old: str | None, new: str, why: str) -> ChangePlan:
@@ -313,5 +315,5 @@ def _still_needed(site: SiteFiles, which: Filter, base: str) -> ChangePlan:
 def _unfit_paths(site: SiteFiles, filters: Sequence[Filter], spank: bool) -> tuple[str, ...]:
     """Names that cannot be in a line of Slurm's files or of Lua."""
     chained = any(_home(site, each) != site.folder for each in filters)
-    paths = ([site.plugin, site.gpus] if spank else []) + ([site.folder] if chained else [])
+    paths = ([site.plugin, site.gpus, site.python] if spank else []) + ([site.folder] if chained else [])
     return tuple(f"the name {path!r} cannot be in a file of Slurm" for path in paths if re.search(r'[\s#"\\]', path))

@@ -8,6 +8,7 @@ import glob
 import os
 import pwd
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 
 from slurm_pal.admin import conf_text
@@ -66,6 +67,7 @@ def read(conf: str, config: Config, plugin: str | None = None, plugin_dirs: str 
             CLIENT.part: os.path.abspath(config.public_table_path),
         },
         gpus=os.path.abspath(config.gpus_path),
+        python=config.text("profile", "python") or sys.executable,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import time
 from importlib.resources import as_file, files
 
@@ -34,7 +35,7 @@ def install(directory: LabDirectory) -> str:
         write_atomic(directory("etc", name), text_of(name))
     trouble = _build(directory)
     if not trouble:
-        line = f"optional {directory('etc', PLUGIN)} gpus={directory.gpus}\n"
+        line = f"optional {directory('etc', PLUGIN)} gpus={directory.gpus} python={sys.executable}\n"
         write_atomic(directory("etc", "plugstack.conf"), line)
     return trouble
 

@@ -86,7 +86,8 @@ pal_report() {
   [ -z "$pal_hooking" ] || ! kill -0 "$pal_hooking" || return
   pal_reported=$pal_workers
   (
-    trap - HUP INT QUIT USR1 USR2 ALRM TERM
+    # shellcheck disable=SC2086 # words on purpose
+    trap - $pal_deadly
     PAL_PAYLOAD_PID=$(< "$pal_dir/payload")
     export SLURM_PAL_WORKERS=$pal_workers PAL_PAYLOAD_PID
     /bin/bash -c "$pal_hook" 2>&5 5>&- 4<&- || pal_say "the hook failed with status $? ($pal_workers workers)"
@@ -228,12 +229,14 @@ pal_join() {
       command -p mkdir "$pal_folder"
       pal_note
     fi
-    (trap '' HUP INT QUIT USR1 USR2 ALRM TERM; pal_keep_base) < /dev/null &
+    # shellcheck disable=SC2086 # words on purpose
+    (trap '' $pal_deadly; pal_keep_base) < /dev/null &
   else
     pal_meet
     echo "$pal_at $pal_requeues 1" > "$pal_mine"
     pal_count "$pal_at"
-    (trap '' HUP INT QUIT USR1 USR2 ALRM TERM; pal_keep_companion) < /dev/null 3<&- &
+    # shellcheck disable=SC2086 # words on purpose
+    (trap '' $pal_deadly; pal_keep_companion) < /dev/null 3<&- &
   fi
   pal_keeper=$!
   SLURM_PAL_WORKERS=$pal_workers SLURM_PAL_ENDPOINT=$pal_host:$((20000 + pal_base % 12000))

@@ -63,10 +63,13 @@ ENVIRONMENT: dict[str, str] = {
 
 
 def from_help(text: str) -> dict[str, int]:
-    """Long options that `sbatch --help` prints: `--x`, `--x=ARG`, `--x[=ARG]`; site plug-ins are among them."""
+    """Long options that `sbatch --help` prints: `--x`, `--x=ARG`, `--x[=ARG]`; site plug-ins are among them.
+
+    Slurm itself puts the = before what a plug-in says of its argument: `--x=[ARG]`.
+    """
     import re
 
     found: dict[str, int] = {}
-    for name, mark in re.findall(r"^\s+(?:-\w,\s+)?--([A-Za-z0-9][\w-]*)(\[?=)?", text, re.MULTILINE):
+    for name, mark in re.findall(r"^\s+(?:-\w,\s+)?--([A-Za-z0-9][\w-]*)(\[?=\[?)?", text, re.MULTILINE):
         found.setdefault(name, {"": NONE, "=": REQUIRED}.get(mark, OPTIONAL))
     return found

@@ -16,6 +16,10 @@ from slurm_pal.base.light import NamedTuple, pattern
 from slurm_pal.submit.argv import Options, SiteOptions, read_options
 
 _COMMAND = pattern(r"\s(checkpoint|elastic-hook)=")
+PLUGIN_OPTIONS = frozenset({"pal-class", "pal-app", "pal-avoid-slow"})
+"""Options of our SPANK plug-in that say the same as a #PAL line."""
+PLUGIN_NOTE = "pal-note"
+"""The plug-in itself writes the line for which this one asks."""
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh"})
 READ_LIMIT = 64 << 20
 """Bytes taken from a pipe. slurmctld refuses far smaller scripts (max_script_size, 4 MiB)."""
@@ -42,7 +46,7 @@ class Script(NamedTuple):
         if not self.options.unsure:
             return self
         known = self._replace(site=tuple(site().items()))
-        ours = ((name[4:], value) for name, value in known.options.found if name in ("pal-class", "pal-app"))
+        ours = ((name[4:], value) for name, value in known.options.found if name in PLUGIN_OPTIONS)
         return known._replace(pal=(*self.pal, *ours))
 
 

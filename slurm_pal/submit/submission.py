@@ -26,7 +26,7 @@ from slurm_pal.submit.choice import (
     variable,
 )
 from slurm_pal.submit.processes import runner, which
-from slurm_pal.submit.script import Script, from_file, from_stdin, scan
+from slurm_pal.submit.script import PLUGIN_NOTE, Script, from_file, from_stdin, scan
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
@@ -454,10 +454,10 @@ class Submission:
         return sent, seconds
 
     def _noted(self, script: Script | None) -> bool:
-        """Whether the job's output is to end with a line about its GPUs."""
+        """Whether the wrapper is to end the job's output with a line about its GPUs: not if the plug-in will."""
         directives = script.pal if script else ()
         asked = self._choice.note or variable(os.environ, "NOTE") or any(name == "note" for name, _ in directives)
-        if not asked:
+        if not asked or (script and any(name == PLUGIN_NOTE for name, _ in script.options.found)):
             return False
         from slurm_pal.submit import note
 

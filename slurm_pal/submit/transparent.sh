@@ -17,7 +17,6 @@ if [ "$EUID" != 0 ]; then
   pal_apart+=(--user --map-current-user --keep-caps)
   pal_bare=(/usr/bin/setpriv --ambient-caps=-all --inh-caps=-all)
 fi
-pal_signals="HUP INT QUIT USR1 USR2 ALRM TERM"
 
 # The user's folder in that of the site, where everybody may make one.
 pal_own_folder() {
@@ -80,10 +79,10 @@ pal_exec() {
   functions+=" pal_tree pal_unfit pal_files pal_write"
   [ -z "$pal_cannot" ] || exec "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@"
   command -p rm -f -- "$pal_dir"/{status,wanted,refused,written}
-  for name in $pal_signals; do trap "" "$name"; done # unshare would die of them, and everything with it
+  for name in $pal_deadly; do trap "" "$name"; done # unshare would die of them, and everything with it
   # shellcheck disable=SC2086 # words on purpose
-  exec "${pal_apart[@]}" /usr/bin/env --default-signal="${pal_signals// /,}" /bin/bash -p -c \
-    "$(declare -p pal_dir pal_criu pal_hold pal_job pal_images pal_bare; declare -f $functions); pal_inside \"\$@\"" \
+  exec "${pal_apart[@]}" /usr/bin/env --default-signal="${pal_deadly// /,}" /bin/bash -p -c \
+    "$(declare -p pal_deadly pal_dir pal_criu pal_hold pal_job pal_images pal_bare; declare -f $functions); pal_inside \"\$@\"" \
     pal "${pal_interpreter[@]}" "$pal_dir/slurm_script" "$@"
 }
 
@@ -178,7 +177,7 @@ pal_reason() { command -p sed -n '/rlimit: /d; /Error/{p;q}' "$1"; }
 pal_begin() {
   command -p rm -f -- "$pal_dir/status"
   echo 299 > /proc/sys/kernel/ns_last_pid
-  /usr/bin/setsid "${pal_bare[@]}" /bin/bash -p -c "$(declare -f pal_root); pal_root \"\$@\"" pal "$pal_dir" "$@" <&0 2>&5 4<&- 5>&- &
+  /usr/bin/setsid "${pal_bare[@]}" /bin/bash -p -c "$(declare -p pal_deadly; declare -f pal_root); pal_root \"\$@\"" pal "$pal_dir" "$@" <&0 2>&5 4<&- 5>&- &
   pal_child=$! pal_root_pid=$!
 }
 
@@ -186,8 +185,10 @@ pal_begin() {
 pal_root() {
   local folder=$1
   shift
-  trap '' HUP INT QUIT USR1 USR2 ALRM TERM
-  (trap - HUP INT QUIT USR1 USR2 ALRM TERM; exec "$@") <&0 &
+  # shellcheck disable=SC2086 # words on purpose
+  trap '' $pal_deadly
+  # shellcheck disable=SC2086
+  (trap - $pal_deadly; exec "$@") <&0 &
   echo "$!" > "$folder/script"
   wait "$!"
   echo "$?" > "$folder/status"

@@ -19,12 +19,16 @@ pal_times=@TIMES@               # so often at most the job is continued after it
 pal_array=@ARRAY@               # 1: it is a task of an array
 pal_mover_s=3                   # whoever asked for a checkpoint in order to move the job requeues it within this time
 pal_again="the job's script is run again"
+pal_deadly="HUP INT QUIT ILL TRAP ABRT BUS FPE USR1 SEGV USR2 PIPE ALRM TERM STKFLT XCPU XFSZ VTALRM PROF IO PWR SYS"
+pal_deadly+=" 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64"
+pal_mild="CONT URG WINCH TSTP TTIN TTOU" # who has no trap for them goes on, or stops
 pal_got=""                      # signals that nobody has looked at; with a short limit Slurm's comes at once
 trap "pal_got+=' USR1'" USR1
 
 # `command -p` finds a system's own commands, whatever the job's PATH is.
 # stderr is fd 5, since bash itself reports killed children on fd 2; stdin is fd 3.
-pal_say() { echo "palsub: $1" >&5; }
+# A subshell, since SIGPIPE would be taken for a signal to the job.
+pal_say() { (echo "palsub: $1" >&5); }
 
 # What an elastic job does before its script runs, when it has got SIGTERM, and at its end.
 pal_join() { :; }
@@ -65,20 +69,66 @@ pal_without_room() {
   exec "${pal_interpreter[@]}" <(command -p tail -n "+$pal_first" "$0" 3<&-) "$@" <&3 3<&-
 }
 
-# Whether a process that we have started still runs. In a long job its number may meanwhile be that of another one.
-pal_runs() { [ -n "$1" ] && kill -0 "$1" && [[ $'\n'$(jobs -rp)$'\n' == *$'\n'"$1"$'\n'* ]]; }
+# Whether bash believes that a process that we have started still runs.
+pal_is_job() { [[ $'\n'$(jobs -rp)$'\n' == *$'\n'"$1"$'\n'* ]]; }
+
+# Whether it does. In a long job its number may meanwhile be that of another one.
+pal_runs() { [ -n "$1" ] && kill -0 "$1" && pal_is_job "$1"; }
+
+# Whether bash has missed its end: it would wait for it for ever.
+pal_is_missed() { ! kill -0 "$1" && pal_is_job "$1"; }
 
 # A witness beside the script. How far a signal reaches depends on ProctrackType:
-# if it has also killed the witness, the script has already received it.
+# if it has also killed the witness, or is written down there, the script has already received it.
 pal_stand_witness() {
-  (trap - INT QUIT; PATH=/usr/bin:/bin; exec sleep 2147483647) < /dev/null > /dev/null 3<&- 5>&- &
+  (
+    trap - INT QUIT
+    PATH=/usr/bin:/bin
+    # shellcheck disable=SC2064 # the name is to be expanded now
+    for name in $pal_mild; do trap "echo >> \"\$pal_dir/seen.$name\"" "$name"; done
+    if exec 4<> <(:); then
+      while read -r -t 86400 -u 4; [ $? -gt 128 ]; do :; done # a pause without a process: nobody writes there
+    fi
+    exec sleep 2147483647
+  ) < /dev/null > /dev/null 3<&- 5>&- &
   pal_witness=$!
 }
 
-# A signal for the batch shell is for the script, which would be the batch shell without us.
+# Whether the witness has written down one more signal of this name.
+pal_was_seen() {
+  local lines=()
+  [ ! -e "$pal_dir/seen.$1" ] || mapfile -t lines < "$pal_dir/seen.$1"
+  [ "${#lines[@]}" -gt "${pal_seen[$1]:-0}" ] && pal_seen[$1]=$((${pal_seen[$1]:-0} + 1))
+}
+
+pal_is_to_end() {
+  pal_ending=1
+  pal_ends_perhaps
+}
+
+# A signal for the batch shell is for the script, which would be the batch shell without us. If the script then ends
+# with 128 and the signal's number, it has died of the signal (pal_died), unless it handles that itself.
 pal_forward() {
+  local target number
   command -p sleep 0.1
-  if kill -0 "$pal_witness"; then kill -s "$1" "$(pal_target)"; else pal_stand_witness; fi
+  number=$1
+  [[ $1 == [0-9]* ]] || number=$(kill -l "$1")
+  if ! kill -0 "$pal_witness"; then
+    # Slurm ends a job by SIGCONT and SIGTERM to all. Of two signals at once `wait` loses that with the lower number.
+    if [ "$1" = CONT ]; then
+      pal_died=15 pal_status=143
+      pal_is_to_end
+    else
+      pal_died=$number
+      pal_stand_witness
+    fi
+  elif ! pal_was_seen "$1"; then
+    target=$(pal_target)
+    pal_died=""
+    # A shell handles SIGINT, and then dies of it.
+    if ! pal_takes "$target" "$number" || pal_may_die "$target" || [ "$1" = INT ]; then pal_died=$number; fi
+    kill -s "$1" "$target"
+  fi
 }
 
 # By squeue, the only command that prints a comment with nothing around it.
@@ -180,7 +230,7 @@ pal_continue_perhaps() {
 pal_takes() {
   local key value number=$2
   while read -r key value; do
-    case $key in SigBlk: | SigCgt:) (((0x${value: -8} >> (number - 1)) & 1)) && return 0 ;; esac
+    case $key in SigBlk: | SigCgt:) (((0x$value >> (number - 1)) & 1)) && return 0 ;; esac
   done < "/proc/$1/status"
   return 1
 }
@@ -265,7 +315,7 @@ pal_show_note() {
     if [ -n "$pal_ending" ] || ! pal_runs "$pal_noter"; then break; fi
     command -p sleep 0.1
   done
-  if ! pal_runs "$pal_noter" && wait "$pal_noter"; then command -p head -n 1 -- "$pal_dir/note"; fi
+  if ! pal_runs "$pal_noter" && { pal_is_missed "$pal_noter" || wait "$pal_noter"; }; then command -p head -n 1 -- "$pal_dir/note"; fi
 }
 
 # Run the script once, with the number of the run in its environment; leave its exit status in pal_status. Traps only
@@ -280,7 +330,7 @@ pal_run() {
   pal_script=$!
   while :; do
     if [ -z "$pal_got" ]; then
-      if ! kill -0 "$pal_script" && [[ $'\n'$(jobs -rp)$'\n' == *$'\n'"$pal_script"$'\n'* ]]; then return; fi
+      if pal_is_missed "$pal_script"; then return; fi
       wait "${pal_got:+none}${pal_got:-$pal_script}" # a signal since the line above: what is no process is not waited for
       pal_status=$?
       [ -n "$pal_got" ] || return
@@ -289,8 +339,9 @@ pal_run() {
     pal_got=""
     for name in $got; do
       if [ "$name" = USR1 ] && [ -n "$pal_command$pal_signal" ]; then pal_usr1; else pal_forward "$name"; fi
-      [ "$name" != TERM ] || { pal_ending=1; pal_ends_perhaps; }
+      [ "$name" != TERM ] || pal_is_to_end
     done
+    [ -n "$pal_got" ] || kill -0 "$pal_witness" || pal_stand_witness
   done
 }
 
@@ -318,13 +369,27 @@ pal_clean() {
   pal_drop
 }
 
+# End by the signal that has ended the script: Slurm shows that as another exit code than a status above 128.
+# The two may also end at once, before the batch shell has looked at its own signal: then the witness is dead.
+pal_die_alike() {
+  [ "$pal_status" -gt 128 ] || return
+  pal_runs "$pal_witness" || pal_died=$((pal_status - 128))
+  [ "$pal_status" = $((128 + pal_died)) ] || return
+  pal_clean
+  trap - EXIT "$pal_died"
+  ulimit -c 0 # the script has left its core already
+  kill -s "$pal_died" "$$"
+  exec /bin/sh -c 'kill -s "$1" "$$"; exit "$2"' sh "$pal_died" "$pal_status" # bash itself never dies of SIGQUIT
+}
+
 pal_main() {
   local name
   pal_set=${-//[!euCf]/} # the user may have exported SHELLOPTS, which is for their script
   set +euCf
   pal_failglob="" # the same by BASHOPTS
   if shopt -q failglob; then pal_failglob=1; shopt -u failglob; fi
-  pal_writer="" pal_noter="" pal_ending="" pal_status=1 pal_requeues=${SLURM_RESTART_COUNT:-0} pal_reruns=0
+  declare -gA pal_seen=()
+  pal_writer="" pal_noter="" pal_ending="" pal_died="" pal_status=1 pal_requeues=${SLURM_RESTART_COUNT:-0} pal_reruns=0
   exec 3<&0 5>&2 2> /dev/null
   pal_job=$SLURM_JOB_ID # a task's own number may be that of its array, which means all of them
   [ "$pal_array" = 0 ] || pal_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
@@ -333,7 +398,7 @@ pal_main() {
   pal_stand_witness
   trap pal_clean EXIT
   # shellcheck disable=SC2064 # the name is to be expanded now
-  for name in HUP INT QUIT ABRT USR1 USR2 ALRM TERM XCPU PROF IO PWR; do trap "pal_got+=' $name'" "$name"; done
+  for name in $pal_deadly $pal_mild; do trap "pal_got+=' $name'" "$name"; done
   pal_look_up
   pal_join
   while :; do
@@ -343,6 +408,7 @@ pal_main() {
     pal_writer="" pal_reruns=$((pal_reruns + 1))
   done
   pal_part
+  pal_die_alike
   exit "$pal_status"
 }
 

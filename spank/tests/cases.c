@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* One function per room of the plug-in; then all of it against a fake Slurm. */
+#include <errno.h>
 #include <fcntl.h>
 #include <slurm/slurm.h>
 #include <stdio.h>
@@ -60,6 +61,37 @@ static void test_options(void) {
     CHECK_TEXT(options.value[PAL_APP], name);
     CHECK(pal_options_set(&options, PAL_OFF, PAL_GIVEN, "(null)"));
     CHECK(pal_options_set(&options, PAL_EXPLAIN, PAL_GIVEN, NULL));
+    CHECK(pal_options_set(&options, PAL_NOTE, PAL_GIVEN, "(null)"));
+}
+
+static void test_bounds(void) {
+    static const char *const good[] = {"1.1", "1.0001", "9.9999", "2", "2.", "9", "1.10"};
+    static const char *const wrong[] = {"",      "1",   "1.",  "1.0", "1.0000", "0.9",  "10", "1.00001", "1.12345",
+                                        "1.2.3", "1,2", "1e1", "x",   " 1.2",   "1.2 ", "-2", "+2",      "nan"};
+    struct pal_options options;
+
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        pal_options_clear(&options);
+        CHECK(pal_options_set(&options, PAL_AVOID_SLOW, PAL_GIVEN, good[i]));
+        CHECK_TEXT(options.value[PAL_AVOID_SLOW], good[i]);
+    }
+    pal_options_clear(&options);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        CHECK(!pal_options_set(&options, PAL_AVOID_SLOW, PAL_GIVEN, wrong[i]));
+    CHECK(!pal_options_has(&options, PAL_AVOID_SLOW));
+    CHECK(pal_options_set(&options, PAL_AVOID_SLOW, PAL_GIVEN, NULL)); /* the site's */
+    CHECK_TEXT(options.value[PAL_AVOID_SLOW], "");
+    CHECK(pal_options_set(&options, PAL_AVOID_SLOW, PAL_GIVEN, "1.3"));
+    CHECK(pal_options_set(&options, PAL_AVOID_SLOW, PAL_GIVEN, "(null)")); /* so Slurm hands it on */
+    CHECK(pal_options_has(&options, PAL_AVOID_SLOW) && options.value[PAL_AVOID_SLOW][0] == '\0');
+    pal_options_clear(&options);
+    CHECK(!pal_options_fall_back(&options, PAL_AVOID_SLOW, "yes"));
+    CHECK(!pal_options_fall_back(&options, PAL_AVOID_SLOW, "(null)"));
+    CHECK(pal_options_fall_back(&options, PAL_AVOID_SLOW, "0") && !pal_options_has(&options, PAL_AVOID_SLOW));
+    CHECK(pal_options_fall_back(&options, PAL_AVOID_SLOW, "1") && options.value[PAL_AVOID_SLOW][0] == '\0');
+    pal_options_clear(&options);
+    CHECK(pal_options_fall_back(&options, PAL_AVOID_SLOW, "1.5"));
+    CHECK_TEXT(options.value[PAL_AVOID_SLOW], "1.5");
 }
 
 static void test_fall_back(void) {
@@ -81,9 +113,9 @@ static void test_fall_back(void) {
 }
 
 static void test_config(void) {
-    static char *const good[] = {"note=0", "gpus=/a/b", "gpu_order=best", "note=1"};
-    static char *const wrong[] = {"gpus=", "gpus=relative", "gpu_order=worst", "note=2",     "note", "gpus", "",
-                                  "=",     "x=1",           "gpu_order=",      "note=1 more"};
+    static char *const good[] = {"note=0", "gpus=/a/b", "gpu_order=best", "note=1", "python=/p"};
+    static char *const wrong[] = {"gpus=", "gpus=relative", "gpu_order=worst", "note=2",      "note",    "gpus", "",
+                                  "=",     "x=1",           "gpu_order=",      "note=1 more", "python=p"};
     struct pal_config config;
     char reason[256], path[PATH_MAX + 8];
     char *arguments[2] = {"gpu_order=best", path};
@@ -92,8 +124,9 @@ static void test_config(void) {
     why = pal_text_in(reason, sizeof(reason));
     CHECK(pal_config_parse(&config, 0, NULL, &why));
     CHECK(config.gpus[0] == '\0' && !config.best_first && !config.note);
-    CHECK(pal_config_parse(&config, 4, good, &why) && why.length == 0);
+    CHECK(pal_config_parse(&config, 5, good, &why) && why.length == 0);
     CHECK(strcmp(config.gpus, "/a/b") == 0 && config.best_first && config.note);
+    CHECK(strcmp(config.python, "/p") == 0);
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         why = pal_text_in(reason, sizeof(reason));
         snprintf(path, sizeof(path), "%s", wrong[i]);
@@ -280,13 +313,14 @@ static void test_client(void) {
     static char *broken[] = {"colour=red"};
 
     fake_reset(S_CTX_ALLOCATOR);
-    CHECK(slurm_spank_init(NULL, 0, NULL) == 0 && fake.registered == 4);
+    CHECK(slurm_spank_init(NULL, 0, NULL) == 0 && fake.registered == 6);
     CHECK(fake_option("pal-class", "X\n") != 0);
     CHECK_TEXT(fake.log, "pal: --pal-class=X\\x0a is not allowed: give A, B or C\n");
     CHECK(fake_option("pal-class", "A") == 0 && fake_option("pal-class", "C") == 0);
     setenv("SLURM_PAL_CLASS", "B", 1);
     setenv("SLURM_PAL_APP", "resnet50", 1);
     setenv("SLURM_PAL_OFF", "maybe", 1);
+    setenv("SLURM_PAL_AVOID_SLOW", "1", 1);
     fake.log[0] = '\0';
     CHECK(slurm_spank_init_post_opt(NULL, 0, NULL) == 0);
     CHECK_TEXT(fake.log, "pal: warning: SLURM_PAL_OFF=maybe is ignored: give 0 or 1\n");
@@ -294,9 +328,10 @@ static void test_client(void) {
     CHECK(fake_control("SLURM_PAL_CLASS") == NULL);
     CHECK_TEXT(fake_control("SLURM_PAL_APP"), "resnet50");
     CHECK(fake_control("SLURM_PAL_OFF") == NULL);
+    CHECK_TEXT(fake_control("SLURM_PAL_AVOID_SLOW"), "1");
 
     fake_reset(S_CTX_LOCAL); /* wrong arguments: options are accepted, nothing else happens, no user sees it */
-    CHECK(slurm_spank_init(NULL, 1, broken) == 0 && fake.registered == 4);
+    CHECK(slurm_spank_init(NULL, 1, broken) == 0 && fake.registered == 6);
     CHECK(fake_option("pal-class", "A") == 0);
     setenv("SLURM_PAL_APP", "resnet50", 1);
     CHECK(slurm_spank_init_post_opt(NULL, 0, NULL) == 0);
@@ -337,6 +372,29 @@ static void test_client_in_a_job(void) {
     unsetenv("_SLURM_SPANK_OPTION_pal_pal_class");
     unsetenv("SLURM_SPANK__SLURM_SPANK_OPTION_pal_pal_class");
     fake_reset(S_CTX_LOCAL);
+}
+
+/* What sbatch says of --pal-note; `python` is an argument of the plug-in, NULL for none. */
+static void ask_for_note(char *python) {
+    fake_reset(S_CTX_ALLOCATOR);
+    CHECK(slurm_spank_init(NULL, python ? 1 : 0, &python) == 0);
+    CHECK(fake_option("pal-note", NULL) == 0);
+    CHECK(slurm_spank_init_post_opt(NULL, 0, NULL) == 0);
+}
+
+static void test_client_note(void) {
+    char *name = program_invocation_short_name;
+
+    ask_for_note("python=/usr/bin/python3");
+    CHECK_TEXT(fake.log, "");
+    ask_for_note(NULL);
+    CHECK_TEXT(fake.log, "pal: warning: --pal-note is ignored: plugstack.conf has no python=\n");
+    program_invocation_short_name = "salloc";
+    fake_reset(S_CTX_ALLOCATOR);
+    CHECK(slurm_spank_init(NULL, 0, NULL) == 0);
+    CHECK(fake_option("pal-note", NULL) != 0 && fake_option("pal-off", NULL) == 0);
+    CHECK(strncmp(fake.log, "pal: --pal-note is not for salloc, ", 35) == 0);
+    program_invocation_short_name = name;
 }
 
 /* A step on node n0 with the scores of FILE_TEXT; `set` has been called for its environment. */
@@ -441,6 +499,7 @@ static void test_task_off(void) {
 void run_cases(void) {
     test_show();
     test_options();
+    test_bounds();
     test_fall_back();
     test_config();
     test_gpus();
@@ -452,6 +511,7 @@ void run_cases(void) {
     test_report();
     test_client();
     test_client_in_a_job();
+    test_client_note();
     test_task();
     test_words_of_the_user_stay_theirs();
     test_task_off();

@@ -26,6 +26,7 @@ uint32_t random_below(struct random *random, uint32_t limit);
 int file_of(const char *content, unsigned long length);
 
 void run_cases(void);
+void run_end_line_cases(void);
 void run_fuzz(uint64_t seed, unsigned long rounds);
 
 #endif

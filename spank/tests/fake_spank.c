@@ -14,6 +14,7 @@ void fake_reset(spank_context_t context) {
     unsetenv("SLURM_PAL_CLASS");
     unsetenv("SLURM_PAL_APP");
     unsetenv("SLURM_PAL_OFF");
+    unsetenv("SLURM_PAL_AVOID_SLOW");
     unsetenv("SLURM_PAL_JOB_CLASS");
     unsetenv("SLURM_PAL_JOB_OFF");
     unsetenv("SLURM_JOB_ID");
@@ -109,6 +110,14 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...) {
         *va_arg(places, uint32_t *) = fake.global_task;
     else if (item == S_TASK_ID)
         *va_arg(places, int *) = fake.local_task;
+    else if (item == S_JOB_LOCAL_TASK_COUNT)
+        *va_arg(places, uint32_t *) = fake.local_tasks;
+    else if (item == S_JOB_NODEID)
+        *va_arg(places, uint32_t *) = fake.node;
+    else if (item == S_TASK_EXIT_STATUS)
+        *va_arg(places, int *) = fake.exit_status;
+    else if (item == S_JOB_ENV && fake.environment)
+        *va_arg(places, char ***) = fake.environment;
     else
         error = ESPANK_BAD_ARG;
     va_end(places);

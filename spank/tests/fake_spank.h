@@ -12,6 +12,10 @@ struct fake_slurm {
     uint32_t step;
     uint32_t global_task;
     int local_task;
+    uint32_t local_tasks;
+    uint32_t node;
+    int exit_status;
+    char **environment; /* what S_JOB_ENV shows; NULL: an error */
     int registered;
     struct spank_option option[8];
     char log[8192];   /* slurm_error, slurm_spank_log, slurm_info */

@@ -65,14 +65,14 @@ static void fuzz_options(struct random *random) {
     if (random_below(random, 2)) {
         random_text(random, value, sizeof(value));
     } else {
-        strcpy(value, plain);
+        strcpy(value, random_below(random, 2) ? plain : "1.2034");
         mutate(random, value, strlen(value), random_below(random, 3));
     }
     pal_options_clear(&options);
     before = options;
     if (pal_options_set(&options, option, PAL_GIVEN, value)) {
         CHECK(pal_options_has(&options, option));
-        CHECK(option == PAL_OFF || option == PAL_EXPLAIN || strcmp(options.value[option], value) == 0);
+        CHECK(pal_option_rules[option].takes == PAL_NO_VALUE || strcmp(options.value[option], value) == 0);
         for (const char *byte = options.value[option]; *byte; byte++)
             CHECK(*byte > ' ' && *byte < 0x7f && strchr("=;|,\\\"'/", *byte) == NULL);
     } else {
@@ -86,7 +86,7 @@ static void fuzz_options(struct random *random) {
 }
 
 static void fuzz_config(struct random *random) {
-    static const char *const starts[] = {"gpus=/x", "gpu_order=best", "note=1", ""};
+    static const char *const starts[] = {"gpus=/x", "gpu_order=best", "note=1", "python=/x"};
     char argument[2][300], reason[256];
     char *arguments[2] = {argument[0], argument[1]};
     struct pal_config config;
@@ -99,7 +99,7 @@ static void fuzz_config(struct random *random) {
     }
     good = pal_config_parse(&config, 2, arguments, &why);
     CHECK(good == (why.length == 0 && !why.full));
-    CHECK(good || (config.gpus[0] == '\0' && !config.best_first && !config.note));
+    CHECK(good || (config.python[0] == '\0' && config.gpus[0] == '\0' && !config.best_first && !config.note));
 }
 
 enum { FILE_MAX = 6000 };

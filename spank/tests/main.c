@@ -58,6 +58,7 @@ int main(int count, char *arguments[]) {
     uint64_t seed = count > 2 ? strtoull(arguments[2], NULL, 10) : 20261121;
 
     run_cases();
+    run_end_line_cases();
     run_fuzz(seed, rounds);
     CHECK(open_descriptors() == open_at_first);
     printf("cases and %lu random inputs (seed %llu): %d failures\n", rounds, (unsigned long long) seed, check_failures);

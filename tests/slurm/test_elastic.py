@@ -224,7 +224,7 @@ def test_no_companion_outlives_its_base_job(how: str, user: User) -> None:
         assert sorted(user.companions(base).values()) == ["PENDING", "RUNNING"]
         if how == "cancelled":
             user.run("scancel", str(base))
-            user.ended(base, "CANCELLED", "143:0")
+            user.ended(base, "CANCELLED", "0:15")
         else:
             user.run("scancel", "-b", "-s", "KILL", str(base))
             user.until(lambda: not user.companions(base) and user.state(base) not in ("RUNNING", "COMPLETING"))

@@ -45,6 +45,13 @@ return slurm.SUCCESS
 SHOW = 'echo "class=$SLURM_PAL_CLASS gpus=$SLURM_PAL_GPUS cuda=$CUDA_VISIBLE_DEVICES node=$SLURMD_NODENAME"'
 
 
+ALLOWED = {
+    "class": "A, B or C",
+    "app": "1 to 64 letters, digits and _ . -",
+    "avoid-slow": "a slowdown between 1.0 and 10, such as 1.10 for GPUs that are 10 % slower than the median",
+}
+
+
 def key(name: str) -> str:
     return f"_SLURM_SPANK_OPTION_pal_pal_{name}"
 
@@ -158,6 +165,21 @@ def test_options_of_sbatch(site: Site) -> None:
     assert site.errors.read_text() == ""
 
 
+def test_an_option_with_an_optional_value(site: Site, tmp_path: Path) -> None:
+    assert site.seen(site.sbatch("--pal-avoid-slow")) == f"{key('avoid_slow')}=(null)"
+    assert site.seen(site.sbatch("--pal-avoid-slow=1.25")) == f"{key('avoid_slow')}=1.25"
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --pal-avoid-slow --pal-class=A\ntrue\n")
+    done = site.run("sbatch", "--parsable", "-o", "/dev/null", str(script))
+    assert site.seen(done.stdout.strip()) == f"{key('avoid_slow')}=(null),{key('class')}=A", done.stderr
+    show = "echo job=$SLURM_JOB_ID; srun true"
+    done = site.run("salloc", "--pal-avoid-slow", "sh", "-c", show)  # its steps inherit the option, and accept it
+    assert done.returncode == 0 and site.seen(done.stdout.partition("job=")[2].strip()) == f"{key('avoid_slow')}=(null)"
+    for value in ("1", "1.5"):
+        done = site.run("srun", "sh", "-c", "echo $SLURM_JOB_ID", SLURM_PAL_AVOID_SLOW=value)
+        assert site.seen(done.stdout.strip()) == f"SLURM_PAL_AVOID_SLOW={value}", done.stderr
+
+
 def test_options_of_srun(site: Site) -> None:
     done = site.run("srun", "--pal-class=C", "sh", "-c", f"{SHOW}; echo job=$SLURM_JOB_ID")
     assert done.returncode == 0, done.stderr
@@ -212,11 +234,14 @@ def test_components_of_a_hetjob_on_the_command_line(site: Site) -> None:
         ("app", "a b", "a b"),
         ("app", "a\x1b[1m\n", r"a\x1b[1m\x0a"),
         ("app", "x" * 65, "x" * 64 + "..."),
+        ("avoid-slow", "", ""),
+        ("avoid-slow", "0.9", "0.9"),
+        ("avoid-slow", "1.2.3", "1.2.3"),
     ],
 )
 @pytest.mark.parametrize("command", ["sbatch", "srun", "salloc"])
 def test_wrong_values_are_refused(site: Site, command: str, option: str, value: str, shown: str) -> None:
-    allowed = {"class": "A, B or C", "app": "1 to 64 letters, digits and _ . -"}[option]
+    allowed = ALLOWED[option]
     payload = ["--wrap", "true"] if command == "sbatch" else ["true"]
     done = site.run(command, f"--pal-{option}={value}", *payload)
     assert done.returncode != 0

@@ -51,6 +51,7 @@ ELSEWHERE = {
     "pal.benchmarks/1", "pal.simulate-list/1",  # tests/unit/repository/test_json_page.py
     "pal.costs/1",  # accounting: rows there, too
     "pal.demo/1", "pal.trial/1", "pal.probe/1", "pal.observed/1", "pal.simulate-prices/1",  # their own tests
+    "pal.simulate-unequal/1", "pal.simulate-loans/1", "pal.simulate-blox-pal/1", "pal.simulate-gavel/1",
 }  # fmt: skip
 
 

@@ -132,6 +132,43 @@ def test_the_note_survives_failure_requeue_and_a_restarted_run(site: Site, tmp_p
     assert "Slurm alone" in lines[1] and "Slurm alone" not in lines[3]
 
 
+def test_signals_to_the_batch_shell_are_the_script_s(site: Site, tmp_path: Path) -> None:
+    """Of `scancel --batch --signal`: with the note's wrapper around the script, and without it."""
+    numbers = (18, 23, 28, 34, 63)  # CONT, URG, WINCH, and two real-time signals
+    traps = "".join(f"trap 'echo got {number}' {number}\n" for number in numbers)
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/bash\n{traps}echo begun\nwhile :; do sleep 0.1; done\n")
+    ends = []
+    for words in ((*PALSUB, "--pal-note"), ("sbatch",)):
+        out = tmp_path / f"{len(ends)}.out"
+        done = site.run(*words, "--parsable", "-o", str(out), "-t", "5", str(script))
+        job = int(done.stdout)
+        said = "begun\n"
+        for number in (*numbers, 50):  # of which the script has no trap for the last
+            deadline_s = time.monotonic() + PATIENCE_S
+            while not out.exists() or out.read_text() != said:
+                assert time.monotonic() < deadline_s, out.read_text()
+                time.sleep(0.1)
+            site.run("scancel", f"--signal={number}", "--batch", str(job))
+            said += f"got {number}\n"
+        ended = site.wait(job, lambda job: job.state == "FAILED")
+        ends.append((ended.exit_code, out.read_text()))
+    assert ends[0] == ends[1] and ends[0][0] == "0:50"
+
+
+def test_plain_sbatch_has_the_same_options(site: Site, tmp_path: Path) -> None:
+    site.clear()
+    site.round()
+    out = tmp_path / "out"
+    words = ("--pal-note", "--pal-avoid-slow=1.2", "--exclude=n2", "--gres=gpu:1", "-t", "1")
+    done = site.run("sbatch", "--parsable", "-o", str(out), *words, "--wrap", "echo mine; sleep 2; exit 7")
+    job = site.wait(int(done.stdout), lambda job: job.state == "FAILED")
+    assert job.exit_code == "7:0" and job.nodes == ("n1",) and job.exc_nodes == ("n2", "n3")
+    assert out.read_text() == (
+        "mine\nslurm-pal: ran on a GPU at 0.97 of a median GPU's time; Slurm alone would have given 1.02\n"
+    )
+
+
 def test_a_site_may_have_the_line_in_admin_comments(site: Site) -> None:
     config = load(site.env)
     config.set("submit", "admin_note", True, "test")

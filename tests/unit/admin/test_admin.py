@@ -26,7 +26,7 @@ def make(conf: str = "ClusterName=c\n", **others: object) -> changes.SiteFiles:
     """A site with this slurm.conf and nothing of ours."""
     plain = changes.SiteFiles(
         CONF, CONF, {CONF: conf}, PLUGSTACK, None, {}, {}, {}, SHIPPED, "/usr/lib/pal_spank.so",
-        {"server": "/v/t.lua", "client": "/v/t.public.lua"}, "/v/g.txt",
+        {"server": "/v/t.lua", "client": "/v/t.public.lua"}, "/v/g.txt", "/p/python3",
     )  # fmt: skip
     return plain._replace(**others)  # type: ignore[arg-type]
 
@@ -232,13 +232,14 @@ def test_uninstall_never_leaves_slurm_without_the_file_it_names() -> None:
 
 def test_the_plug_in_gets_a_file_or_a_line() -> None:
     now = after(make(), changes.install(make(), ["spank"]))
-    assert "\noptional /usr/lib/pal_spank.so gpus=/v/g.txt\n" in (now.plugstack_text or "")
+    assert "\noptional /usr/lib/pal_spank.so gpus=/v/g.txt python=/p/python3\n" in (now.plugstack_text or "")
     assert now.texts == make().texts
     assert after(now, changes.uninstall(now)).plugstack_text is None
     own = make(plugstack_text="optional /x/pal_spank.so gpus=/y\n")
     assert changes.install(own, ["spank"]).steps == ()
     assert changes.install(make(plugin=""), ["spank"]).blockers
     assert changes.install(make(plugin="/a b/pal_spank.so"), ["spank"]).blockers
+    assert changes.install(make(python="/a b/python3"), ["spank"]).blockers
 
 
 LINES = st.sampled_from(

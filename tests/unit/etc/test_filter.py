@@ -826,6 +826,40 @@ def test_who_avoids_slow_gpus_is_kept_off_their_nodes_beside_a_node_list(site: P
         assert "set_exc_nodes" not in avoiding(site, line).values, line
 
 
+@pytest.mark.parametrize(
+    ("words", "line", "bound"),
+    [
+        (["_SLURM_SPANK_OPTION_pal_pal_avoid_slow=(null)"], "true", "1.1"),  # --pal-avoid-slow
+        (["_SLURM_SPANK_OPTION_pal_pal_avoid_slow=1.2"], "true", "1.2"),
+        (["_SLURM_SPANK_OPTION_pal_pal_avoid_slow=1.2"], "#PAL avoid-slow=1.3", "1.2"),
+        (["_SLURM_SPANK_OPTION_pal_pal_avoid_slow=1.2", "SLURM_PAL_AVOID_SLOW=1.3"], "true", "1.2"),
+        (["SLURM_PAL_AVOID_SLOW=1"], "true", "1.1"),
+        (["SLURM_PAL_AVOID_SLOW=1.3"], "true", "1.3"),
+        (["SLURM_PAL_AVOID_SLOW=1.3"], "#PAL avoid-slow=1.2", "1.2"),
+        (["_SLURM_SPANK_OPTION_pal_pal_note=(null)"], "true", None),
+        (["_SLURM_SPANK_OPTION_pal_pal_avoid_slow=99"], "true", None),  # only forged: the plug-in refuses it
+    ],
+)
+def test_the_plugin_s_option_says_so_too(site: Path, words: list[str], line: str, bound: str | None) -> None:
+    seen = avoiding(site, line, spank_job_env=words)
+    found = re.findall(";avoid=([^;]*);", seen.values["set_admin_comment"])
+    assert (found, seen.values.get("set_exc_nodes", "")) == (([bound], "n1") if bound else ([], ""))
+
+
+def test_the_client_filter_avoids_slow_gpus_too(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_table(site / "pal_table.lua", records() | {"avoid.A": "n9=2 n1=1.4 n0=1.06"})
+    asked = {"gres": "gres:gpu:2", "time": "0-01:00:00", "exclude": "n5"}
+    got = client(site, **asked, spank={"pal": {"pal-avoid-slow": "(null)"}})
+    assert (got["set_nodelist"], got["set_exclude"]) == ("n0", "n5,n9,n1")
+    first, second = got["set_comment"].split(" ")
+    assert ";avoid=1.1;" in first and second == "pal:lease=600;req=;exc=n5;act=exclude;set=n9,n1"
+    assert client(site, **asked, spank={"pal": {"pal-avoid-slow": "1.5"}})["set_exclude"] == "n5,n9"
+    monkeypatch.setenv("SLURM_PAL_AVOID_SLOW", "1")
+    assert client(site, **asked)["set_exclude"] == got["set_exclude"]
+    monkeypatch.setenv("SLURM_PAL_JOB_AVOID_SLOW", "1")  # the word of the job around this one
+    assert client(site, **asked).get("set_exclude") is None
+
+
 def test_where_no_good_gpus_are_free_it_waits_for_a_time(site: Path) -> None:
     seen = avoiding(site, tres_per_node="gres:gpu:4", time_limit=10)
     assert seen.values.get("set_req_nodes", "") == ""

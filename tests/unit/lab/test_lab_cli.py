@@ -81,7 +81,7 @@ def test_status_of_a_lab_that_does_not_run(stopped: LabDirectory) -> None:
     assert (shown.exit_code, shown.output) == (1, f"no lab runs in {stopped.path}\n")
     table = json.loads(invoke("status", "--dir", stopped.path, "--json").output)
     assert table == {
-        "schema": "pal.lab/1",
+        "schema": "pal.lab-status/1",
         "directory": stopped.path,
         "state": "down",
         "nodes": 2,

@@ -75,7 +75,7 @@ def invoke(*words: str) -> Result:
 def test_gpus_json_keeps_its_contract(site: Path) -> None:
     publish(site, scores(("n0", 0), ("n0", 1), ("gone", 0)))
     body = json.loads(invoke("gpus", "--json").stdout)
-    assert body["schema"] == "pal.gpus/1"
+    assert body["schema"] == "pal.gpu-list/1"
     by_slot = {(g["node"], g["index"]): g for g in body["gpus"]}
     assert set(by_slot) == {("n0", 0), ("n0", 1), ("n1", 0), ("n1", 1), ("gone", 0)}
     first = by_slot["n0", 1]

@@ -32,6 +32,8 @@ from slurm_pal.research.replica.gavel_simulator import (
 from slurm_pal.simulate.inputs.gavel import GavelRow
 from slurm_pal.simulate.throughput_file import Throughputs
 
+from ...doubles.json_page import differences, read
+
 MODEL = ("M", 1)
 TABLE = Throughputs(
     ("slow", "fast"),
@@ -244,7 +246,8 @@ def test_table_json_and_jobs(
     assert [(r["job_id"], r["finish_s"]) for r in rows[:1]] == [("0", "500.000")]
     _, text, _ = pal(monkeypatch, capsys, tmp_path, *argv, "--json", "--window", "0:2")
     body = json.loads(text)
-    assert (body["schema"], body["replica"], body["window"]) == ("pal.simulate/1", "gavel", [0, 2])
+    assert differences(body, read()) == []
+    assert (body["schema"], body["replica"], body["window"]) == ("pal.simulate-gavel/1", "gavel", [0, 2])
     jct_s = [(float(r["finish_s"]) - float(r["submit_s"])) for r in rows[:2]]
     assert body["policies"]["gavel:fifo-perf"]["avg_jct_s"] == pytest.approx(sum(jct_s) / 2, abs=1e-3)
     _, lines, _ = pal(monkeypatch, capsys, tmp_path, *argv, "-P", "--noheader")

@@ -19,6 +19,8 @@ from slurm_pal.cli.simulate.options import LOANS
 from slurm_pal.research.loans import GRACE_S, ORDER_S
 from slurm_pal.research.loans_comparison import KEYS, POLICIES, LoanSettings
 
+from ...doubles.json_page import differences, read
+
 Pal = Callable[..., tuple[int, str, str]]
 SMALL = ("--generate", "servers=4,days=2,jobs=120,elastic=0.2", "--jobs", "1")
 
@@ -54,6 +56,7 @@ def test_a_table_the_gates_and_what_was_drawn(pal: Pal) -> None:
 def test_json_has_what_the_table_has(pal: Pal) -> None:
     _, out, _ = pal("--policy", "aryl-random-reclaim,aryl", "--seeds", "3", "--seed", "5", "--json", *SMALL)
     found: dict[str, Any] = json.loads(out)
+    assert differences(found, read()) == []
     assert list(found["policies"]) == ["aryl-none", "aryl-random-reclaim", "aryl"]
     assert found["policies"]["aryl"]["jct_share_of_aryl"] == pytest.approx(1.0)
     assert found["policies"]["aryl-none"]["jct_ratio"] == pytest.approx(1.0)

@@ -17,6 +17,8 @@ from slurm_pal.cli.pal import main
 from slurm_pal.cli.simulate import run as simulate_run
 from slurm_pal.simulate.pool import Watch
 
+from ...doubles.json_page import differences, read
+
 GAVEL_CSV = "model,scale_factor,fast,slow\nM,1,2,1\nM,2,3,2\n"
 GAVEL_JSON = {
     "fast": {"('M', 1)": {"null": 2}, "('M', 2)": {"null": 3}},
@@ -98,7 +100,8 @@ def test_figures_worked_out_by_hand(pal: Pal, base: list[str]) -> None:
     assert (slurm["ratio_to_first"], slurm["ratio_interval"], slurm["runs"]) == (1, None, 1)
     assert ours["avg_jct_s"] < 1750 and ours["makespan_s"] >= 1500
     assert ours["ratio_to_first"] == ours["avg_jct_s"] / 1750
-    assert (told["schema"], told["cluster"], told["move_cost_s"]) == ("pal.simulate/1", "fast:1,slow:1", 50)
+    assert differences(told, read()) == []
+    assert (told["schema"], told["cluster"], told["move_cost_s"]) == ("pal.simulate-unequal/1", "fast:1,slow:1", 50)
     assert (told["jobs"], told["reference_type"], told["jobs_with_estimates"]) == (2, None, 0)
 
 

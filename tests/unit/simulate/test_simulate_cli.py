@@ -23,6 +23,8 @@ from slurm_pal.cli.pal import main
 from slurm_pal.cli.simulate import run as simulate_run
 from slurm_pal.simulate.pool import Watch
 
+from ...doubles.json_page import differences, read
+
 SMALL = (
     "--generate",
     "jobs=25,cap_h=1",
@@ -146,7 +148,7 @@ def test_the_number_of_processes_changes_nothing(pal: Pal) -> None:
 
 def test_json_for_other_programs(pal: Pal) -> None:
     told = json.loads(pal.ok("simulate", *SMALL, "--policy", "packed-sticky", "--json"))
-    assert told["schema"] == "pal.simulate/1"
+    assert told["schema"] == "pal.simulate/1" and differences(told, read()) == []
     assert list(told["policies"]) == ["packed", "pal-fit", "packed-sticky"]
     assert told["policies"]["packed-sticky"] == told["policies"]["packed"]
     assert told["policies"]["packed"]["ratio_to_first"] == 1.0
@@ -348,6 +350,7 @@ def test_replica_as_other_programs_call_it(pal: Pal, workload: str, profile: str
         "--json", "--out", str(tmp_path / "report"),
     )  # fmt: skip
     told = json.loads(pal.ok(*argv))
+    assert differences(told, read()) == []
     assert list(told["policies"]) == ["packed-sticky", "packed", "random-sticky", "random", "pm-first", "pal"]
     assert told["policies"]["pal"]["runs"] == 2 and told["queue"] == "las"
     assert told["charged"]["rounds"].startswith("300 s") and told["charged"]["start or move"] == "30 s"

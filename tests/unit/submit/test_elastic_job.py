@@ -201,7 +201,7 @@ def test_a_companion_follows_a_base_job_that_starts_anew(site: Site) -> None:
     assert site.jobs[-1].poll() is None  # Slurm ends it
     site.slurm(100, "COMPLETING 1")
     site.jobs[-1].send_signal(signal.SIGTERM)
-    assert site.end() == (143, "")
+    assert site.end() in ((143, ""), (-15, ""))
     assert not site.folder.exists()
 
 
@@ -286,7 +286,7 @@ def test_a_requeue_of_the_base_job_leaves_the_companions_in_the_queue(site: Site
     site.until(lambda: site.read("begun") != "")
     site.slurm(77, "COMPLETING 1")
     site.jobs[-1].send_signal(signal.SIGTERM)
-    assert site.end() == (143, "")
+    assert site.end() in ((143, ""), (-15, ""))
     assert site.read("orders") == "" and [path.name for path in site.folder.iterdir()] == ["workers"]
     (site.root / "stop").touch()
     site.slurm(77, "RUNNING 1")

@@ -374,7 +374,7 @@ def test_a_program_that_has_saved_is_not_followed_by_the_next_command(
     assert (tmp_path / "state.cpt").read_text() == "x"
     job.process.terminate()  # as a requeue does
     code, out, err = job.end()
-    assert (code, out) == (143, b"") and err in (b"", b"Killed\n")  # what dash says of the subshell
+    assert code in (143, -15) and out == b"" and err in (b"", b"Killed\n")  # what dash says of the subshell
 
 
 LOOP = 'while read -r i x; do echo "$i" > read; done'

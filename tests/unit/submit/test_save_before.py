@@ -89,7 +89,8 @@ def test_a_job_near_its_limit_saves_is_counted_and_is_requeued_once(start: Start
     assert job.until("comment") == f"{OWN} pal:ack=0.1 pal:cont=1;of=3"
     job.process.send_signal(signal.SIGTERM)  # as every requeue does
     status, _, err = job.end()
-    assert status == 143 and b"saved 90 s before the time limit: requeued, to be continued (1 of at most 3" in err
+    assert status in (143, -15)
+    assert b"saved 90 s before the time limit: requeued, to be continued (1 of at most 3" in err
     assert requeues(job) == 1
 
 
@@ -156,7 +157,7 @@ def test_whoever_asked_for_the_checkpoint_to_move_the_job_comes_first(start: Sta
     (job.root / "queue").write_text("COMPLETING 1:20 1\n")  # the mover's requeue
     time.sleep(2.5)
     job.process.send_signal(signal.SIGTERM)
-    assert job.end() == (143, b"", b"") and requeues(job) == 0
+    assert job.end() in ((143, b"", b""), (-15, b"", b"")) and requeues(job) == 0
     assert job.comment.read_text() == f"{OWN} pal:ack=0.1"
 
 
@@ -243,7 +244,7 @@ def test_a_requeue_by_others_during_the_checkpoint_ends_it(start: Start) -> None
     notice(job)
     job.until("made")
     job.process.send_signal(signal.SIGTERM)
-    assert job.end()[0] == 143 and requeues(job) == 0
+    assert job.end()[0] in (143, -15) and requeues(job) == 0
 
 
 def test_a_killed_wrapper_requeues_nothing(start: Start) -> None:

@@ -129,7 +129,8 @@ def test_site_options_are_asked_for_once_and_only_when_unknown() -> None:
 
 def test_help_text_tells_which_options_take_values() -> None:
     text = "  -a, --array=indexes  x\n      --bogus  y\n      --exclusive[=user]  z\n      --pal-x=K  [pal] w\n"
-    assert from_help(text) == {"array": REQUIRED, "bogus": NONE, "exclusive": OPTIONAL, "pal-x": REQUIRED}
+    found = from_help(f"{text}      --pal-y=[Z]\n")
+    assert found == {"array": REQUIRED, "bogus": NONE, "exclusive": OPTIONAL, "pal-x": REQUIRED, "pal-y": OPTIONAL}
 
 
 def test_every_short_option_has_a_long_one() -> None:

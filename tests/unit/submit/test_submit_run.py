@@ -616,6 +616,27 @@ def test_options_of_the_site_in_the_script_keep_nobody_from_placing_the_job(
     assert made["sensitivity"]["class"] == ("A" if "class" in line else "?")
 
 
+@pytest.mark.parametrize(
+    ("line", "bound", "noted"),
+    [
+        ("#SBATCH --pal-avoid-slow --gres=gpu:1", 1.1, True),  # --gres is no value of it
+        ("#SBATCH --pal-avoid-slow=1.3", 1.3, True),
+        ("#PAL avoid-slow=1.2", 1.2, True),
+        ("#SBATCH --pal-note", None, False),  # the plug-in writes the line, which must not come twice
+    ],
+)
+def test_the_plugin_s_options_in_the_script_count_for_palsub(
+    line: str, bound: float | None, noted: bool, scored: Site
+) -> None:
+    (scored.root / "job.sh").write_text(f"#!/bin/sh\n{line}\ntrue\n")
+    known = "      --pal-avoid-slow=[X]    [pal] x\n      --pal-note              [pal] y"
+    scored.sbatch(f'#!/bin/sh\ncase "$1" in --help) echo "{known}"; exit 0;; esac\n')
+    words = ["--pal-dry-run", "--pal-json", "--pal-watch", "--pal-note", "--gres=gpu:1", "job.sh"]
+    made = json.loads(scored.run([*PALSUB, *words], stdin=subprocess.DEVNULL).stdout)
+    assert made["action"] == "nodelist", made["reason"]
+    assert made["note"] is noted and (made["avoid_slow"] or {}).get("bound") == bound
+
+
 def test_an_option_that_no_sbatch_knows_is_for_sbatch_to_refuse(scored: Site) -> None:
     (scored.root / "job.sh").write_text("#!/bin/sh\n#SBATCH --bogus=1\ntrue\n")
     done = scored.run([*PALSUB, "--pal-dry-run", "--gres=gpu:1", "job.sh"], stdin=subprocess.DEVNULL)
