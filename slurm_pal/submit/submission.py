@@ -8,6 +8,7 @@ import time
 
 from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_line
 from slurm_pal.base.light import signal, suppress
+from slurm_pal.slurm.rest_program import NOT_BY_REST, SbatchProgram, stand_in
 from slurm_pal.submit import argv as argv_module
 from slurm_pal.submit import choice as choices
 from slurm_pal.submit import run_sbatch
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 REFUSALS = (
     b"node configuration", b"node name", b"ode count", b"eature specification", b"unrecognized option",
     b"is ambiguous", b"artition", b"CPU count", b"processors requested", b"QOS policy", b"time limit",
+    NOT_BY_REST.encode(),
 )  # fmt: skip
 """What sbatch prints if our words may be the cause: then plain sbatch is run. Never after a
 time-out or a lost connection, since the job may have been accepted."""
@@ -66,15 +68,27 @@ def main(words: list[str], asked: Asked) -> int:
 
             return show.written(HELP.removesuffix("\n"), 1)
         path, forbidden = which("sbatch")
-        if path is None:  # as a shell says it, with a shell's codes
+        program = SbatchProgram(path) if path is not None else _by_rest()
+        if program is None:  # as a shell says it, with a shell's codes
             warn(f"sbatch: {'Permission denied' if forbidden else 'command not found'}")
             return 126 if forbidden else 127
-        return Submission(path, line, chosen, asked).run()
+        return Submission(program, line, chosen, asked).run()
     except UsageError as error:
         warn(one_line(error))
         return Exit.USAGE
     finally:
         asked.end()
+
+
+def _by_rest() -> SbatchProgram | None:
+    """The program that submits through slurmrestd, where the site has chosen that."""
+    from slurm_pal.base.config import load
+
+    try:
+        return stand_in() if load().text("slurm", "backend") == "rest" else None
+    except PalError as error:
+        warn(one_line(error))
+        return None
 
 
 class PluginOptions:
@@ -116,8 +130,8 @@ def _site_saves(config: Config) -> bool:
 class Submission:
     """One command line on its way to sbatch."""
 
-    def __init__(self, path: str, line: CommandLine, chosen: Choice, asked: Asked) -> None:
-        self._path, self._line, self._choice, self._asked = path, line, chosen, asked
+    def __init__(self, program: SbatchProgram, line: CommandLine, chosen: Choice, asked: Asked) -> None:
+        self._program, self._line, self._choice, self._asked = program, line, chosen, asked
         self._stdin: int | None = None  # a copy for sbatch, if we had to read its stdin
         self._offset: int | None = None  # the position of its stdin
         self._partitions = ""  # of a guest: both that it waits in
@@ -170,7 +184,7 @@ class Submission:
         except run_sbatch.NotStarted as error:
             self._forget(planned)
             if planned.words != self._plain:  # too long for the system, perhaps
-                warn(f"submitted as plain sbatch: {self._path}: {error}")
+                warn(f"submitted as plain sbatch: {self._program.path}: {error}")
             return self._become_sbatch()
         except Exception as error:  # sbatch has run: never submit a second time
             warn(f"{type(error).__name__} after sbatch was started: {one_line(error)}")
@@ -188,9 +202,9 @@ class Submission:
         self._asked.end()
         self._unwrap()
         try:
-            run_sbatch.replace(self._path, self._plain, self._stdin)
+            run_sbatch.replace(self._program.path, self._program.argv(self._plain), self._stdin)
         except OSError as error:
-            warn(f"{self._path}: {error.strerror}")
+            warn(f"{self._program.path}: {error.strerror}")
         return 126
 
     def _plan(self) -> SubmissionPlan | None:
@@ -204,7 +218,8 @@ class Submission:
 
         try:
             if likely(self._line, script, os.environ):
-                self._asked.begin(self._line.has("reservation"))
+                with suppress(SlurmError):  # tried again once it is known how Slurm is asked
+                    self._asked.begin(self._line.has("reservation"))
             return self._planned(script)
         finally:
             self._asked.end()
@@ -215,6 +230,9 @@ class Submission:
         config = configs.load()
         if not config.flag("submit", "enabled") or self._switched_off():
             return None
+        if config.text("slurm", "backend") == "rest":
+            self._program = stand_in()
+            self._asked.by_rest(config)
         try:
             stated = sensitivity(self._choice, os.environ, script.pal if script else (), config.apps, self._warnings)
         except UsageError as error:
@@ -583,8 +601,8 @@ class Submission:
                 warn(f"job {job_id} was submitted, but not recorded: {type(error).__name__}: {one_line(error)}")
 
         return run_sbatch.run(
-            self._path,
-            words,
+            self._program.path,
+            self._program.argv(words),
             self._stdin,
             careful=careful,
             parsable=planned.parsable,
@@ -601,7 +619,7 @@ class Submission:
         try:
             self._wrapper, body, sent = elastic.wrapped(wanted, self._line, self._script, base, PluginOptions())
             checkpoint.write(self._wrapper, body)
-            made, trouble = elastic.submit(self._path, elastic.companions(wanted, sent, base))
+            made, trouble = elastic.submit(self._program, elastic.companions(wanted, sent, base))
         except (PalError, OSError) as error:
             trouble = one_line(error)
         finally:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterable, Mapping
@@ -24,7 +25,7 @@ def offers(*versions: int, slash: str = "") -> bytes:
 
 
 class RestServer:
-    """Answers each connection once; `requests` has what came, head and all."""
+    """Answers each connection once, with b"" by closing it; `requests` has what came, head and all."""
 
     def __init__(self, answers: Mapping[str, bytes | Iterable[bytes]], path: str = "") -> None:
         self.requests: list[str] = []
@@ -55,6 +56,10 @@ class RestServer:
             piece = plug.recv(65536)
             if not piece:
                 return
+            head += piece
+        match = re.search(rb"(?i)content-length: ([0-9]+)", head)
+        end = head.index(b"\r\n\r\n") + 4 + (int(match[1]) if match else 0)
+        while len(head) < end and (piece := plug.recv(65536)):
             head += piece
         self.requests.append(head.decode())
         found = self._answers.get(head.split()[1].decode(), told("Unable find requested URL.", "404 NOT FOUND"))
