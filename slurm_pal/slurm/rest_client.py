@@ -24,7 +24,7 @@ from slurm_pal.slurm import releases, rest_changes, rest_nouns
 from slurm_pal.slurm.cli import NOT_NOW, fitting
 from slurm_pal.slurm.client import Overview, in_overview
 from slurm_pal.slurm.question import clean_environment
-from slurm_pal.slurm.rest_door import ENDED, NO_SUCH_JOB, Door
+from slurm_pal.slurm.rest_door import ENDED, NO_SUCH_JOB, OTHER_STATE, Door
 from slurm_pal.slurm.rest_nouns import Row, number, rows, text
 from slurm_pal.slurm.rest_program import MAY_EXIST, NOT_BY_REST, stand_in
 from slurm_pal.slurm.rest_wire import Wire
@@ -70,6 +70,8 @@ class RestClient:
     def _partitions(self) -> tuple[Partition, ...]:
         site: Counting = site_counting(self._conf)
         found = [rest_nouns.partition(row) for row in rows(self._door.ask("partitions")["partitions"])]
+        if len(found) == 1:  # v0.0.42 does not say which one is the default; without one Slurm refuses the job
+            found = [found[0]._replace(default=True)]
         return tuple(partition._replace(counting=partition.counting.over(site)) for partition in found)
 
     def jobs(self) -> tuple[SlurmJob, ...]:
@@ -175,7 +177,7 @@ class RestClient:
             body: dict[str, Any] = {"jobs": [str(job_id) for job_id in wanted]}
             if pending_only:
                 body["job_state"] = ["PENDING"]
-            self._signalled(self._order("DELETE", "jobs/", body), ENDED)
+            self._signalled(self._order("DELETE", "jobs/", body), (*ENDED, OTHER_STATE) if pending_only else ENDED)
             return
         if pending_only:
             known = self.jobs_of(wanted)

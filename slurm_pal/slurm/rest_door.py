@@ -17,6 +17,7 @@ OLD_FORM, NEW_FORM = 38, 40
 NO_SUCH_JOB = 2017  # ESLURM_INVALID_JOB_ID of slurm_errno.h
 HELD = 2042  # ESLURM_JOB_HELD: the job was accepted, and waits
 ENDED = (2021, 2017)  # ESLURM_ALREADY_DONE, and no such job (any more)
+OTHER_STATE = 2172  # a job is not in the state that was asked for
 _UNSURE = (1802, 1803, 1804)  # slurmctld was reached, and its answer was not heard
 _SOCKETS = range(5000, 5100)  # the same, on a socket
 _VERSION = re.compile(r"/slurm/v0\.0\.([0-9]{1,3})/nodes/?")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ from .conftest import short_directory, skip_without_slurm
 from .scored import publish_slowdowns
 
 pytestmark = pytest.mark.real_slurm
-NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+NOBODY = (shutil.which("setpriv") or "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 FIRST = [("ClusterName=", "FirstJobId=70001\nClusterName=")]
 """So that no other number in what is compared looks like a job's."""
 SHOWN = """#!/bin/sh
@@ -48,7 +49,7 @@ _OF_ITS_PLACE = (
     "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL", "SLURM_STEPMGR", "SLURM_JWT",
 )  # fmt: skip
 """Variables that belong to one run."""
-_LATER = ("--array", "--begin", "--dependency")
+_LATER = ("--array", "--begin", "--dependency", "--gres-flags")  # the last one takes what the other leaves
 SAME: list[tuple[str, ...]] = [
     (), ("-N1",), ("-N1-2",), ("-n2",), ("-N2", "--ntasks-per-node=2"), ("-c2", "-n2"), ("--gres=gpu:2",), ("-G2",),
     ("--gpus-per-node=2", "-N1"), ("--gpus-per-task=1", "-n2", "-c2"), ("--cpus-per-gpu=2", "-G2"),
@@ -271,10 +272,19 @@ def test_palsub_places_by_rest_and_takes_its_list_back(site: Site) -> None:
     own = {name: env[name] for name in env if name.startswith("SLURM_PAL_")} | {"XDG_STATE_HOME": state}
     publish_slowdowns(load(env), {"n0": 1.3, "n1": 0.97, "n2": 1.0, "n3": 1.4})
     os.chmod(load(env).snapshot_path, 0o644)
-    words = ("--pal-class=A", "--pal-watch", "--parsable", "--gres=gpu:3", "-o/dev/null", "--wrap", "/bin/sleep 60")
+    words = (
+        "--pal-class=A",
+        "--pal-watch",
+        "--pal-explain",
+        "--parsable",
+        "--gres=gpu:3",
+        "-o/dev/null",
+        "--wrap",
+        "/bin/sleep 60",
+    )
     first = site.palsub(*words, **own)
     placed = site.cli.job(int(first.stdout))
-    assert placed is not None and placed.req_nodes == ("n1",) and "pal:" in placed.comment, first
+    assert placed is not None and placed.req_nodes == ("n1",) and "pal:" in placed.comment, first.stderr
     site.until(lambda: getattr(site.cli.job(placed.job_id), "nodes", ()) == ("n1",))
     if not site.user:
         waits = number_of(site.sbatch("-w", "n1", "-x", "n3", "--exclusive", "--wrap", "sleep 60"))

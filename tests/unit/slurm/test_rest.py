@@ -65,10 +65,11 @@ def test_jobs_of_all_releases(shown: RestClient) -> None:
 def test_partitions_in_both_forms_and_the_release(shown: RestClient) -> None:
     overview = shown.overview()
     (gpu,) = overview.partitions
+    assert gpu.default, "v0.0.42 shows none, and there is one partition"
     assert (gpu.name, gpu.up, gpu.nodes, gpu.max_time_s) == ("gpu", True, ("n1", "n2"), None)
     if shown.version() == (22, 5):
         assert (gpu.tier, gpu.grace_s, gpu.preempt, gpu.default_time_s) == (3, 10, "REQUEUE", 1800)
-        assert gpu.counting.mem_cpu_mib == 500 and gpu.counting.most_cpus == 0 and gpu.default
+        assert gpu.counting.mem_cpu_mib == 500 and gpu.counting.most_cpus == 0
         assert gpu.admits == (("AllowAccounts", "a,b"),)
     else:
         assert (gpu.tier, gpu.default_time_s, gpu.counting.most_cpus, gpu.admits) == (1, None, 0, ())
