@@ -30,5 +30,8 @@ class SbatchProgram(NamedTuple):
 def stand_in() -> SbatchProgram:
     """The program that submits through slurmrestd."""
     path = [place for place in sys.path if place]
-    start = f"import sys; sys.path = {path!r}; from {MODULE} import main; sys.exit(main(sys.argv[2:]))"
-    return SbatchProgram(sys.executable, (sys.executable, "-I", "-S", "-X", "utf8", "-c", start, MODULE))
+    start = (
+        f"import sys; sys.path = {path!r}; del sys.argv[:2]; from {MODULE} import main; sys.exit(main(sys.argv[1:]))"
+    )
+    own = sys.argv[0]  # it must not be taken for sbatch, under whatever name it was called
+    return SbatchProgram(sys.executable, (sys.executable, "-I", "-S", "-X", "utf8", "-c", start, MODULE, own))

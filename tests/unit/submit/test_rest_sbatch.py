@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -99,6 +100,12 @@ def test_sbatch_is_run_where_nothing_was_sent(tmp_path: Path) -> None:
     done = run("unix:/nonexistent", path=bare)
     assert done.returncode == 6 and b"cannot be reached (No such file or directory)" in done.stderr
     assert run("gopher://x", path=bare).returncode == 7
+
+
+def test_palsub_under_sbatchs_name_is_not_run_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(with_sbatch(tmp_path) / "sbatch")])
+    done = run("unix:/nonexistent", path=tmp_path)
+    assert done.returncode == 6 and done.stderr.startswith(b"palsub: not submitted: ") and not done.stdout
 
 
 @pytest.mark.parametrize("version", [38, 42])
