@@ -319,6 +319,9 @@ class CliClient:
     def version(self) -> tuple[int, int]:
         return releases.printed(self._checked(["scontrol", "--version"]).stdout, "scontrol --version")
 
+    def cluster(self) -> str:
+        return self.config().get("ClusterName", "")
+
     def config(self) -> dict[str, str]:
         pairs: dict[str, str] = {}
         for line in self._checked(["scontrol", "show", "config"]).stdout.splitlines():

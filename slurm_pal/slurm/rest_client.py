@@ -118,10 +118,17 @@ class RestClient:
         return {key.replace("_", " ").capitalize(): str(value) for key, value in pairs.items() if value is not None}
 
     def version(self) -> tuple[int, int]:
+        return releases.printed(self._about("release"), "slurmrestd")
+
+    def cluster(self) -> str:
+        return self._about("cluster")
+
+    def _about(self, what: str) -> str:
+        """What slurmrestd says of its Slurm."""
         meta = self._door.ask("ping").get("meta")
         known = {key.lower(): value for key, value in meta.items()} if isinstance(meta, dict) else {}
         slurm = known.get("slurm")
-        return releases.printed(text(slurm.get("release")) if isinstance(slurm, dict) else "", "slurmrestd")
+        return text(slurm.get(what)) if isinstance(slurm, dict) else ""
 
     # -- what slurmrestd does not show -------------------------------------------------
 

@@ -299,6 +299,20 @@ def test_palsub_places_by_rest_and_takes_its_list_back(site: Site) -> None:
         assert isinstance(watcher.own_client(), RestClient)
 
 
+def test_a_sweep_by_rest_measures_or_is_refused_at_once(site: Site) -> None:
+    if site.user:
+        pytest.skip("a sweep is the work of the lab's own user")
+    code = "import sys; sys.argv[0] = 'pal-profile'; from slurm_pal.cli.pal_profile import main; main()"
+    env = site.lab.environ() | site.by_rest | {"PATH": "/nonexistent"}
+    done = site.run([sys.executable, "-P", "-c", code, "run", "--yes", "--max-parallel=4"], **env)
+    if site.new:
+        assert done.returncode == 0 and "nodes 4 done; 16 GPUs measured" in done.stdout + done.stderr, done
+    else:
+        assert done.returncode == 6 and done.stderr.count("\n") == 1, done
+        assert "cannot submit jobs with --export=NIL and --signal=B:TERM in v0.0.38" in done.stderr
+        assert not os.path.exists(os.path.join(load(env).state_dir, "sweeps"))
+
+
 def test_changes_of_jobs_are_scontrols(site: Site) -> None:
     """Each field changes what scontrol's own update changes, and nothing else."""
     if site.user:
