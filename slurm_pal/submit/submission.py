@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_line
@@ -132,6 +133,7 @@ class Submission:
 
     def __init__(self, program: SbatchProgram, line: CommandLine, chosen: Choice, asked: Asked) -> None:
         self._program, self._line, self._choice, self._asked = program, line, chosen, asked
+        self._first = program  # what was found in PATH, if anything
         self._stdin: int | None = None  # a copy for sbatch, if we had to read its stdin
         self._offset: int | None = None  # the position of its stdin
         self._partitions = ""  # of a guest: both that it waits in
@@ -146,6 +148,11 @@ class Submission:
     @property
     def _plain(self) -> list[str]:
         return _words(self._sheltered(self._line))
+
+    @property
+    def _plainly(self) -> str:
+        """What becomes of a job for which nothing is decided."""
+        return "submitted as plain sbatch" if self._program.path != sys.executable else "not placed"
 
     def run(self) -> int:
         """Decide and submit; the exit code."""
@@ -168,7 +175,9 @@ class Submission:
             text = one_line(error) if isinstance(error, PalError) else f"{type(error).__name__}: {one_line(error)}"
             if self._choice.dry_run:
                 return self._show_plain(text)
-            warn(f"submitted as plain sbatch: {text}")
+            if isinstance(error, SlurmError):  # slurmrestd would not take the job either
+                self._program = self._first
+            warn(f"{self._plainly}: {text}")
             return self._become_sbatch()
         if planned is None:
             return self._show_plain("switched off") if self._choice.dry_run else self._become_sbatch()
@@ -177,14 +186,14 @@ class Submission:
         if self._choice.dry_run:
             return self._dry_run(planned)
         if planned.trouble:
-            how = "without placement" if self._elastic or planned.place else "as plain sbatch"
-            warn(f"submitted {how}: {planned.trouble}")
+            how = "submitted without placement" if self._elastic or planned.place else self._plainly
+            warn(f"{how}: {planned.trouble}")
         try:
             return self._submit(planned)
         except run_sbatch.NotStarted as error:
             self._forget(planned)
             if planned.words != self._plain:  # too long for the system, perhaps
-                warn(f"submitted as plain sbatch: {self._program.path}: {error}")
+                warn(f"{self._plainly}: {self._program.path}: {error}")
             return self._become_sbatch()
         except Exception as error:  # sbatch has run: never submit a second time
             warn(f"{type(error).__name__} after sbatch was started: {one_line(error)}")
@@ -586,7 +595,7 @@ class Submission:
         planned.lease = None
         ended = self._run(planned, words, careful=False)
         if ended.status == 0:
-            warn("submitted as plain sbatch: sbatch refused the words added by palsub")
+            warn(f"{self._plainly}: sbatch refused the words added by palsub")
         return self._end(planned, ended)
 
     def _run(self, planned: SubmissionPlan, words: list[str], careful: bool) -> run_sbatch.SbatchExit:

@@ -96,6 +96,11 @@ class Site:
         self.by_rest = {"SLURM_PAL_SLURM_BACKEND": "rest", "SLURM_PAL_SLURM_REST": f"unix:{socket}"}
         self.cli = CliClient(conf=lab.directory.conf)
         self.rest = RestClient(Wire(address(f"unix:{socket}")), lab.directory.conf)
+        env = lab.environ()
+        self.own = {name: env[name] for name in env if name.startswith("SLURM_PAL_")}
+        self.own["XDG_STATE_HOME"] = os.path.join(folder, "state")
+        publish_slowdowns(load(env), {"n0": 1.3, "n1": 0.97, "n2": 1.0, "n3": 1.4})
+        os.chmod(load(env).snapshot_path, 0o644)
         self.script = os.path.join(folder, "job.sh")
         with open(self.script, "w", encoding="utf-8") as stream:
             stream.write(SHOWN)
@@ -118,7 +123,7 @@ class Site:
 
     def palsub(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         palsub = [sys.executable, "-P", "-m", "slurm_pal.cli.palsub", *words]
-        return self.run(palsub, **{"PATH": "/nonexistent", **self.by_rest, **more})
+        return self.run(palsub, **{"PATH": "/nonexistent", **self.own, **self.by_rest, **more})
 
     def until(self, done: Callable[[], object]) -> None:
         deadline_s = time.monotonic() + 40
@@ -261,17 +266,19 @@ def test_where_sbatch_is_at_hand_it_takes_what_slurmrestd_cannot_be_given(site: 
     )
     done = site.palsub("--wrap", "sleep 30", **away | {"PATH": "/nonexistent"})
     assert done.returncode == 6 and "not submitted: slurmrestd at unix:/nonexistent cannot be reached" in done.stderr
+    done = site.palsub("--gres=gpu:1", "--wrap", "sleep 30", **away)
+    assert done.returncode == 0 and done.stderr.startswith(
+        "palsub: submitted as plain sbatch: slurmrestd at unix:/nonex"
+    )
+    assert done.stderr.count("\n") == 1, done
+    done = site.palsub("--gres=gpu:1", "--wrap", "sleep 30", **away | {"PATH": "/nonexistent"})
+    assert done.stderr.startswith("palsub: not placed: slurmrestd at") and "palsub: not submitted: " in done.stderr
     done = site.palsub("-p", "none", "--wrap", "true", **at_hand)
     assert done.returncode == 1 and "submitted by sbatch" not in done.stderr, "Slurm has answered"
     site.end()
 
 
 def test_palsub_places_by_rest_and_takes_its_list_back(site: Site) -> None:
-    env = site.lab.environ()
-    state = os.path.join(site.folder, "state")
-    own = {name: env[name] for name in env if name.startswith("SLURM_PAL_")} | {"XDG_STATE_HOME": state}
-    publish_slowdowns(load(env), {"n0": 1.3, "n1": 0.97, "n2": 1.0, "n3": 1.4})
-    os.chmod(load(env).snapshot_path, 0o644)
     words = (
         "--pal-class=A",
         "--pal-watch",
@@ -282,7 +289,7 @@ def test_palsub_places_by_rest_and_takes_its_list_back(site: Site) -> None:
         "--wrap",
         "/bin/sleep 60",
     )
-    first = site.palsub(*words, **own)
+    first = site.palsub(*words)
     placed = site.cli.job(int(first.stdout))
     assert placed is not None and placed.req_nodes == ("n1",) and "pal:" in placed.comment, first.stderr
     site.until(lambda: getattr(site.cli.job(placed.job_id), "nodes", ()) == ("n1",))
