@@ -164,7 +164,10 @@ class RestClient:
 
     def update_job(self, job_id: int, **fields: str) -> None:
         new = self._door.writes_new_form
-        self._order("POST", f"job/{int(job_id)}", rest_changes.of_job(fields, self._door.version, new))
+        body = rest_changes.of_job(fields, self._door.version, new)
+        if new and (missing := body.keys() - self._door.job_keys()):
+            _refuse(f"change {', '.join(sorted(missing))} of jobs in v0.0.{self._door.version}")
+        self._order("POST", f"job/{int(job_id)}", body)
 
     def update_jobs(self, job_ids: Sequence[int], **fields: str) -> None:
         refused: list[SlurmError] = []

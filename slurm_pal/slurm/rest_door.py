@@ -39,6 +39,7 @@ class Door:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._version = 0
+        self._job_keys: frozenset[str] = frozenset()
 
     @property
     def version(self) -> int:
@@ -56,6 +57,19 @@ class Door:
                 f"v0.0.{OLD_FORM} or v0.0.{NEW_FORM} to v0.0.{NEWEST} can (start it with another -s or -d)"
             )
         return self.version >= NEW_FORM
+
+    def job_keys(self) -> frozenset[str]:
+        """The keys of a job in this version, by the OpenAPI document: others are ignored from v0.0.40 on.
+
+        v0.0.38 refuses them itself, and takes some that its document leaves out. Raises NotByRestError.
+        """
+        if not self.writes_new_form:
+            raise NotByRestError(f"v0.0.{self.version} does not show all keys that it takes")
+        if not self._job_keys:
+            raise NotByRestError(
+                f"slurmrestd's OpenAPI document has no keys of jobs in v0.0.{self.version}: see its log"
+            )
+        return self._job_keys
 
     def ask(self, what: str, missing: int = 0) -> Row:
         """The answer about `nodes`, `jobs` and so on. Raises SlurmError with slurmrestd's own words.
@@ -120,7 +134,25 @@ class Door:
             seen = ", ".join(f"v0.0.{version}" for version in offered) or "none"
             cure = "start slurmrestd with another -s or -d"
             raise SlurmError(f"slurmrestd offers {seen}, and v0.0.{OLDEST} to v0.0.{NEWEST} are known here: {cure}")
+        self._job_keys = _keys_of_jobs(answer.body, known[-1])
         return known[-1]
+
+
+def _keys_of_jobs(document: Row, version: int) -> frozenset[str]:
+    """The keys by which a job is described in an OpenAPI document; none where it has them in another form."""
+    schemas = _within(document, "components", "schemas")
+    job = _within(schemas, f"v0.0.{version}_job_submit_req", "properties", "job")
+    reference = job.get("$ref")
+    if isinstance(reference, str):
+        job = _within(schemas, reference.rpartition("/")[2])
+    return frozenset(_within(job, "properties"))
+
+
+def _within(found: Row, *path: str) -> Row:
+    for key in path:
+        inner = found.get(key)
+        found = inner if isinstance(inner, dict) else {}
+    return found
 
 
 def _rows(value: object) -> list[Row]:

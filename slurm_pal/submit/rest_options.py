@@ -231,8 +231,11 @@ NEW: dict[str, Row] = _BOTH | {
 }  # fmt: skip
 
 
-def described(asked: Mapping[str, str], version: int) -> Description:
-    """The keys for these options of sbatch, by long name. Raises NotByRestError for one without a counterpart."""
+def described(asked: Mapping[str, str], version: int, known: frozenset[str] | None = None) -> Description:
+    """The keys for these options of sbatch, by long name, those `known` to slurmrestd (None: it refuses others itself).
+
+    Raises NotByRestError for an option without a counterpart.
+    """
     table = NEW if version >= NEW_FORM else OLD
     found: Description = {}
     for name, value in asked.items():
@@ -243,6 +246,8 @@ def described(asked: Mapping[str, str], version: int) -> Description:
             keys = row(value) if row is not None else _unable()
             if name == "ntasks-per-gpu" and "ntasks" not in asked:  # sbatch derives the one from the other
                 _whole(asked.get("gpus", ""))
+            if known is not None and not known.issuperset(keys):
+                _unable()
         except _Unable:
             raise _not_given(version, name, value) from None
         for key, one in keys.items():  # flags come from several options
@@ -251,7 +256,10 @@ def described(asked: Mapping[str, str], version: int) -> Description:
             elif key in found:
                 one = _twice(name, key)
             found[key] = one
-    return found | (_amounts(asked) if version >= NEW_FORM else {})
+    derived = _amounts(asked) if version >= NEW_FORM else {}
+    if known is not None and "oom_kill_step" not in known:  # Slurm had no such option then
+        del derived["oom_kill_step"]
+    return found | derived
 
 
 def _not_given(version: int, name: str, value: str) -> NotByRestError:
@@ -357,11 +365,14 @@ def _encodes(text: str) -> bool:
 
 def job(
     asked: Mapping[str, str], version: int, name: str, arguments: Sequence[str], folder: str,
-    surroundings: Mapping[str, str], requeue: bool | None,
+    surroundings: Mapping[str, str], requeue: bool | None, known: frozenset[str] | None,
 ) -> Description:  # fmt: skip
-    """The job description. `arguments` are the script's, its own path first ("" for none). Raises NotByRestError."""
+    """The job description. `arguments` are the script's, its own path first; none: its text came without one.
+
+    `known` as for `described`. Raises NotByRestError.
+    """
     new = version >= NEW_FORM
-    found = described(asked, version) | {"name": name, "current_working_directory": folder}
+    found = described(asked, version, known) | {"name": name, "current_working_directory": folder}
     if requeue is not None:
         found |= {"requeue": requeue} if new or requeue else {"no_requeue": True}
     if new:

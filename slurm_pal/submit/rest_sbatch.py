@@ -98,8 +98,9 @@ def made(line: CommandLine, surroundings: dict[str, str], given: Input | None, d
     folder = os.path.abspath(asked.get("chdir") or os.getcwd())
     told |= {"SLURM_SUBMIT_DIR": os.getcwd(), "SLURM_SUBMIT_HOST": socket.gethostname()}
     around = rest_options.environment(surroundings, door.version, asked.get("export", ""), told)
+    known = door.job_keys() if new else None
     job = rest_options.job(
-        asked, door.version, name, _arguments(line), folder, around, _requeue(line, surroundings, script)
+        asked, door.version, name, _arguments(line), folder, around, _requeue(line, surroundings, script), known
     )
     body = (WRAP + os.fsencode(asked["wrap"]) + b"\n") if script is None else script.body
     try:

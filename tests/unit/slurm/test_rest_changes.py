@@ -78,6 +78,14 @@ def test_the_newest_version_is_written_in_its_own_form() -> None:
     ]
 
 
+def test_a_key_that_this_version_would_ignore_is_refused() -> None:
+    for version in (42, 45):
+        with RestServer({OPENAPI: offers(version, without="site_factor")}) as server:
+            with pytest.raises(NotByRestError, match=rf"cannot change site_factor of jobs in v0\.0\.{version}"):
+                client_of(server).update_job(7, SiteFactor="1")
+            assert not orders(server)
+
+
 LOST: list[bytes | Iterable[bytes]] = [
     b"", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", told("<html>", "502 NO", "text/html"), b"nonsense\r\n\r\n",
     told({"errors": [{"error_number": 1803, "error": "Unable to contact slurm controller (receive failure)"}]}),

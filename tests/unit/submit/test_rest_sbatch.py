@@ -86,6 +86,13 @@ def test_sbatch_is_run_where_nothing_was_sent(tmp_path: Path) -> None:
         ({OPENAPI: told("no", "401 NO")}, ["-n1"], b"#!/bin/sh\n", b"does not accept this user"),
         ({OPENAPI: offers(42), SUBMIT: told("no", "401 NO")}, ["-n1"], b"#!/bin/sh\n", b"does not accept this user"),
         ({OPENAPI: offers(42)}, ["-n1"], b"#!/bin/sh\n# \xff\n", b"is not UTF-8"),
+        (
+            {OPENAPI: offers(42, without="segment_size")},
+            ["--segment=1"],
+            b"#!/bin/sh\n",
+            b"cannot be given --segment=1",
+        ),
+        ({OPENAPI: told({"paths": {"/slurm/v0.0.42/nodes/": {}}})}, ["-n1"], b"#!/bin/sh\n", b"has no keys of jobs"),
         ({OPENAPI: offers(42)}, ["--no-such"], b"#!/bin/sh\n", b"--no-such is not an option"),
     ]
     bare = tmp_path / "bare"
