@@ -113,6 +113,12 @@ class _NotTwice(PalError):
     """The script can be read only once, and sbatch must read it."""
 
 
+def _refusal(held: bytes) -> str:
+    """Why palsub's own words are left out, by what sbatch said, or what stands in for it."""
+    said = held.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("palsub: not submitted: ")
+    return said if NOT_BY_REST in said else "sbatch refused the words added by palsub"
+
+
 def _words(line: CommandLine, added: Sequence[str] = ()) -> list[str]:
     return ["sbatch", *line.before, *added, *line.after]
 
@@ -581,21 +587,21 @@ class Submission:
             words = _words(self._again_line, planned.word)
             ours = careful and planned.words != words and any(text in ended.held for text in REFUSALS)
             if ours and ended.status > 0:
-                return self._again(planned, words)
+                return self._again(planned, words, _refusal(ended.held))
             run_sbatch.show_held(ended)
         return self._end(planned, ended)
 
-    def _again(self, planned: SubmissionPlan, words: list[str]) -> int:
+    def _again(self, planned: SubmissionPlan, words: list[str], why: str) -> int:
         """sbatch refused, perhaps because of our words: leave them out, but for the one by which ticks know the job."""
         if self._offset is not None:
             os.lseek(0 if self._stdin is None else self._stdin, self._offset, os.SEEK_SET)
-        planned.made |= {"action": "none", "reason": "sbatch refused the words added by palsub"}
+        planned.made |= {"action": "none", "reason": why}
         planned.made |= {"added": planned.word, "argv": words, "lease": None, "movable": None, "observed_s": 0.0}
         planned.made |= {"saving": None, "note": False}
         planned.lease = None
         ended = self._run(planned, words, careful=False)
         if ended.status == 0:
-            warn(f"{self._plainly}: sbatch refused the words added by palsub")
+            warn(f"{self._plainly}: {why}")
         return self._end(planned, ended)
 
     def _run(self, planned: SubmissionPlan, words: list[str], careful: bool) -> run_sbatch.SbatchExit:

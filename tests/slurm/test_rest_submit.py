@@ -309,6 +309,11 @@ def test_palsub_places_by_rest_and_takes_its_list_back(site: Site) -> None:
     placed = site.cli.job(int(first.stdout))
     assert placed is not None and placed.req_nodes == ("n1",) and "pal:" in placed.comment, first.stderr
     site.until(lambda: getattr(site.cli.job(placed.job_id), "nodes", ()) == ("n1",))
+    if not site.new:  # a signal to the batch shell is palsub's word here, not the user's
+        saved = site.palsub("--pal-save-before=60", "--pal-checkpoint=true", "-t10", "--gres=gpu:1", site.script)
+        assert saved.returncode == 0 and saved.stdout.startswith("Submitted batch job "), saved
+        assert "palsub: not placed: slurmrestd (v0.0.38) cannot be given --signal=B:USR1@60: " in saved.stderr
+        assert saved.stderr.count("\n") == 1
     if not site.user:
         waits = number_of(site.sbatch("-w", "n1", "-x", "n3", "--exclusive", "--wrap", "sleep 60"))
         lease = Lease(waits, 0, 0, 0, 0, pinned="n1", excluded="n3", user_exc="n2")
