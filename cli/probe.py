@@ -22,6 +22,7 @@ from slurm_pal.sensitivity import observed
 from slurm_pal.sensitivity.observed import Observed
 from slurm_pal.slurm.backend import connect
 from slurm_pal.slurm.client import SlurmClient
+from slurm_pal.slurm.rest_program import SbatchProgram, stand_in
 from slurm_pal.slurm.states import JOB_ACTIVE
 from slurm_pal.submit import checkpoint, probe
 from slurm_pal.submit.known import own_labels
@@ -53,10 +54,11 @@ def probe_command(patience: float, as_json: bool, words: tuple[str, ...]) -> Non
     and writes its files. The class is kept, and palsub uses it for jobs of this name.
     """
     config = settings.load()
-    client = connect(config, timeout_s=TIMEOUT_S, changes=True)
+    client = connect(config, timeout_s=TIMEOUT_S)
+    program = stand_in() if config.text("slurm", "backend") == "rest" else SbatchProgram("sbatch")
     made = probe.prepared(list(words), os.environ, config, _site_options)
     with until_signal() as woken:
-        number = _submitted(made)
+        number = _submitted(made, program)
         common.say(f"pal: probe of {made.name}: job {number}", err=True)
         try:
             job, seen = _watched(client, number, patience, woken)
@@ -72,17 +74,22 @@ def probe_command(patience: float, as_json: bool, words: tuple[str, ...]) -> Non
 
 
 def _site_options() -> dict[str, int]:
-    done = subprocess.run(["sbatch", "--help"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    try:
+        done = subprocess.run(
+            ["sbatch", "--help"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+    except OSError:  # slurmrestd takes the probe
+        return {}
     return from_help(done.stdout)
 
 
-def _submitted(made: probe.Prepared) -> int:
+def _submitted(made: probe.Prepared, program: SbatchProgram) -> int:
     """Submit a probe; return its job id. Raises SlurmError with sbatch's own words."""
     try:
         if made.path:
             checkpoint.write(made.path, made.text)
         done = subprocess.run(
-            made.argv, env=probe.environment_of(os.environ), capture_output=True, text=True, check=False,
+            program.argv(made.argv), env=probe.environment_of(os.environ), capture_output=True, text=True, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except OSError as error:
@@ -92,7 +99,7 @@ def _submitted(made: probe.Prepared) -> int:
             checkpoint.remove(made.path)
     number = digits(done.stdout.strip().partition(";")[0])
     if done.returncode != 0 or number is None:
-        said = done.stderr.strip().splitlines()
+        said = done.stderr.strip().removeprefix("palsub: ").splitlines()
         raise SlurmError(f"sbatch refused the probe: {said[0] if said else f'exit code {done.returncode}'}")
     return number
 

@@ -196,7 +196,7 @@ def run(context: click.Context, /, as_json: bool, resume: str | None, yes: bool,
     there. No question is asked when standard input is not a terminal.
     """
     config = settings.load()
-    client = connect(config, changes=True)
+    client = connect(config, sweeps=True)
     if resume is not None:
         sweep = sweep_state.load(config.state_dir, "" if resume == "last" else resume)
         _check_resume(context, sweep)
@@ -369,4 +369,4 @@ def network(pairs: int | None, yes: bool, as_json: bool, **options: Any) -> int:
     others = {"sample": "", "bench": "", "mode": "", "quick": False, "mig": False}
     options = {str(parameter.name): None for parameter in run.params} | others | options
     wanted = pairs or int(config.number("profile", "network_pairs")) or PAIRS
-    return _run_pairs(connect(config, changes=True), config, options, wanted, lambda level: {}, yes, as_json)
+    return _run_pairs(connect(config, sweeps=True), config, options, wanted, lambda level: {}, yes, as_json)

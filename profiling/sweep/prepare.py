@@ -168,7 +168,7 @@ def terms(
     seed = sweep_seed(sweep_id) if wish.seed is None else wish.seed
     job = JobOptions(
         sweep_id=sweep_id,
-        cluster=client.config().get("ClusterName", ""),
+        cluster=client.cluster(),
         directory=os.path.abspath(os.path.join(config.state_dir, "sweeps", sweep_id)),
         spool=os.path.abspath(config.spool_dir),
         python=config.text("profile", "python") or sys.executable,

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from slurm_pal.base.errors import DataError, SlurmError, one_line
+from slurm_pal.base.errors import AnswerLostError, DataError, SlurmError, one_line
 from slurm_pal.base.files import open_regular
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.terminal import visible
@@ -69,7 +69,7 @@ FULL = ("submitjoblimit", "submitjobsperuser", "maxsubmitjob")
 
 def transient(error: SlurmError) -> bool:
     """Whether trying again makes sense."""
-    return _says(error, TRANSIENT + FULL)
+    return isinstance(error, AnswerLostError) or _says(error, TRANSIENT + FULL)
 
 
 def _says(error: SlurmError, parts: Sequence[str]) -> bool:
@@ -339,9 +339,11 @@ class Sweep:
         options = self._terms.job._replace(benchmarks=known.rest, quick=False) if known.rest else self._terms.job
         argv = sweep_job.submit_argv(options, node, self._chosen[node].gpus, self._chosen[node].partitions)
         text = sweep_job.script(options, node, self._chosen[node].gpus)
+        unsure = False  # a time-out may hide a job that was accepted: never submit twice
         for pause_s in (*_pauses(), None):
             try:
-                job_id = self._client.submit(argv, text)
+                known_job = self._own_jobs().get(node) if unsure else None
+                job_id = known_job.job_id if known_job else self._client.submit(argv, text)
                 break
             except SlurmError as error:
                 if self._stop.is_set():
@@ -356,12 +358,8 @@ class Sweep:
                     raise SlurmError(
                         f"{one_line(error)}; nothing is lost, resume with pal-profile run --resume {self._dir.sweep_id}"
                     ) from None
+                unsure = True
                 self._sleep(pause_s)
-                # A time-out may hide a job that was accepted: never submit twice.
-                with contextlib.suppress(SlurmError):
-                    if job := self._own_jobs().get(node):
-                        job_id = job.job_id
-                        break
         self._accepted += 1
         stays = self._stays(node) or self._gate.bars(node)
         why = "stays until a user's job waits for its node" if stays else ""

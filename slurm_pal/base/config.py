@@ -49,7 +49,7 @@ KEYS: dict[str, dict[str, Key]] = {
     "slurm": {
         "backend": Key(
             "cli",
-            "how pal and pal-profile ask Slurm; palsub and pal publish-table always use cli",
+            "how palsub (cli, rest), pal and pal-profile use Slurm; ticks and pal publish-table always use cli",
             choices=("cli", "pyslurm", "rest"),
         ),
         "rest": Key(

@@ -56,6 +56,14 @@ class NotByRestError(SlurmError):
     """slurmrestd cannot do or show this, whatever the state of Slurm."""
 
 
+class RefusedError(SlurmError):
+    """Slurm has answered, and refused: nothing was done."""
+
+
+class AnswerLostError(SlurmError):
+    """What was asked of slurmrestd may have been done, or not: it must not be sent again blindly."""
+
+
 class ConfigError(PalError):
     """A configuration file or variable holds something that is not allowed."""
 

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 from slurm_pal.base.config import Config
-from slurm_pal.base.errors import NotByRestError
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.client import SlurmClient
 
 
-def connect(config: Config, timeout_s: float = 30.0, changes: bool = False) -> SlurmClient:
-    """The client that the site has chosen, for a command that submits or cancels jobs with `changes`.
+def connect(config: Config, timeout_s: float = 30.0, sweeps: bool = False) -> SlurmClient:
+    """The client that the site has chosen, with `sweeps` for a command that submits jobs which measure nodes.
 
-    Slurm is not asked yet. Raises ConfigError for an address or a token that cannot be one, NotByRestError where
-    the backend only reads.
+    Slurm is not asked yet, but for a sweep through slurmrestd. Raises ConfigError for an address or a token that
+    cannot be one, NotByRestError where slurmrestd cannot be given such jobs, SlurmError where it does not answer then.
     """
     backend = config.text("slurm", "backend")
     if backend == "pyslurm":
@@ -21,14 +20,12 @@ def connect(config: Config, timeout_s: float = 30.0, changes: bool = False) -> S
 
         return PyslurmClient(timeout_s=timeout_s)
     if backend == "rest":
-        if changes:
-            raise NotByRestError(
-                'slurm.backend = "rest" only reads, and this command submits jobs: use "cli" where Slurm\'s commands '
-                "are (SLURM_PAL_SLURM_BACKEND=cli)"
-            )
         from slurm_pal.slurm import rest_wire
         from slurm_pal.slurm.rest_client import RestClient
 
         where = rest_wire.address(config.text("slurm", "rest"))
-        return RestClient(rest_wire.Wire(where, rest_wire.token(config.text("slurm", "rest_token")), timeout_s))
+        client = RestClient(rest_wire.Wire(where, rest_wire.token(config.text("slurm", "rest_token")), timeout_s))
+        if sweeps:
+            client.check_sweeps()
+        return client
     return CliClient(timeout_s=timeout_s)

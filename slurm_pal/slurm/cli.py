@@ -23,7 +23,7 @@ TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
     import subprocess
 
-_NOT_NOW = "Resource temporarily unavailable"  # EAGAIN: from 24.11 on, for a pending job that is in a scheduling cycle
+NOT_NOW = "Resource temporarily unavailable"  # EAGAIN: from 24.11 on, for a pending job that is in a scheduling cycle
 _PROMPT = "scontrol: "
 _TASK = r"JobId=[0-9]+ (?:Array|Het)JobId="
 
@@ -319,6 +319,9 @@ class CliClient:
     def version(self) -> tuple[int, int]:
         return releases.printed(self._checked(["scontrol", "--version"]).stdout, "scontrol --version")
 
+    def cluster(self) -> str:
+        return self.config().get("ClusterName", "")
+
     def config(self) -> dict[str, str]:
         pairs: dict[str, str] = {}
         for line in self._checked(["scontrol", "show", "config"]).stdout.splitlines():
@@ -334,7 +337,7 @@ class CliClient:
     def _checked(self, argv: Sequence[str], stdin: str = "") -> Completed:
         done = self._run(argv, stdin)
         if done.returncode != 0:
-            kind = NotNowError if _NOT_NOW in done.stderr else SlurmError
+            kind = NotNowError if NOT_NOW in done.stderr else SlurmError
             raise kind(f"{argv[0]} failed: {_complaint(done)}")
         return done
 

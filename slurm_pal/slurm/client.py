@@ -3,7 +3,7 @@
 
 Backends: `slurm.cli.CliClient` (scontrol, squeue, sbatch; works on 22.05 and later;
 the default), `CliClient` over `slurm.fake.FakeSlurm` (tests), `slurm.pyslurm_client.PyslurmClient`
-(extra `[pyslurm]`), and `slurm.rest_client.RestClient` (slurmrestd, reads only).
+(extra `[pyslurm]`), and `slurm.rest_client.RestClient` (slurmrestd).
 """
 
 from __future__ import annotations
@@ -173,6 +173,10 @@ class SlurmClient(Protocol):
 
     def version(self) -> tuple[int, int]:
         """Slurm's release, e.g. (22, 5)."""
+        ...
+
+    def cluster(self) -> str:
+        """The cluster's name, "" where it is not shown."""
         ...
 
     def config(self) -> dict[str, str]:

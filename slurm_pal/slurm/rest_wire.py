@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Questions to slurmrestd over a Unix socket or HTTP(S): JSON objects, bounded in time and size (slurmrestd(8))."""
+"""Requests to slurmrestd over a Unix socket or HTTP(S): JSON objects, bounded in time and size (slurmrestd(8))."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from slurm_pal.base.errors import ConfigError, DataError, SlurmError
+from slurm_pal.base.errors import AnswerLostError, ConfigError, DataError, SlurmError
 from slurm_pal.base.files import open_regular
 from slurm_pal.base.terminal import visible
 
@@ -112,11 +112,24 @@ class Wire:
 
     def get(self, path: str) -> Answer:
         """The answer to `GET path`. Raises SlurmError where none comes, in time and of a size that can be, as JSON."""
-        late = threading.Event()
+        return self._asked("GET", path, None)
+
+    def change(self, method: str, path: str, body: object = None) -> Answer:
+        """The answer to a request that changes something, sent at most once.
+
+        Raises SlurmError where slurmrestd was not reached or refuses the user, so nothing was done, and
+        AnswerLostError where it may have been done.
+        """
+        sent = b"" if body is None else json.dumps(body).encode()
+        return self._asked(method, path, sent)
+
+    def _asked(self, method: str, path: str, sent: bytes | None) -> Answer:
+        late, reached, changes = threading.Event(), False, sent is not None
+        headers = self._headers | ({"Content-Type": "application/json"} if sent else {})
         with contextlib.closing(self._connection()) as connection:
             try:
                 connection.connect()
-                plug = connection.sock
+                reached, plug = True, connection.sock
 
                 def give_up() -> None:
                     late.set()
@@ -128,24 +141,33 @@ class Wire:
                 watchdog.daemon = True
                 watchdog.start()
                 try:
-                    connection.request("GET", self.where.prefix + path, headers=self._headers)
+                    connection.request(method, self.where.prefix + path, sent or None, headers)
                     with connection.getresponse() as response:
                         raw = response.read(self._most + 1)
                         left = response.length  # still to come, by the header
                 finally:
                     watchdog.cancel()
             except (OSError, http.client.HTTPException) as error:
-                raise self._no_answer(error, late.is_set()) from None
-        if late.is_set():
-            raise self._no_answer(TimeoutError(), True)
-        if len(raw) > self._most:
-            raise SlurmError(f"{self._name} answered with more than {self._most >> 20} MiB: see who asks for what")
-        if left:
-            raise SlurmError(f"{self._name} ended before its answer was complete: see its log")
-        if response.status in (401, 403):
+                trouble = self._no_answer(error, late.is_set())
+                raise (self._lost(trouble) if changes and reached else trouble) from None
+        if response.status in (401, 403) and not late.is_set():
             cure = "set slurm.rest_token to a file with what scontrol token prints, or renew that token"
             raise SlurmError(f"{self._name} does not accept this user (HTTP {response.status}): {cure}")
-        return Answer(response.status, self._object(raw, response))
+        try:
+            if late.is_set():
+                raise self._no_answer(TimeoutError(), True)
+            if len(raw) > self._most:
+                raise SlurmError(f"{self._name} answered with more than {self._most >> 20} MiB: see who asks for what")
+            if left:
+                raise SlurmError(f"{self._name} ended before its answer was complete: see its log")
+            return Answer(response.status, self._object(raw, response))
+        except SlurmError as error:
+            raise (self._lost(error) if changes and not 400 <= response.status < 500 else error) from None
+
+    def _lost(self, error: SlurmError) -> AnswerLostError:
+        return AnswerLostError(
+            f"{error}; the request was sent, and may have been carried out: look before you repeat it"
+        )
 
     @property
     def _name(self) -> str:
@@ -169,6 +191,8 @@ class Wire:
             return SlurmError(
                 f"{self._name} did not answer within {self._timeout_s:g} s: see its log, and scontrol ping"
             )
+        if isinstance(error, http.client.RemoteDisconnected):
+            return SlurmError(f"{self._name} ended the connection without an answer: see its log")
         if isinstance(error, http.client.HTTPException):
             return SlurmError(f"{self._name} speaks no HTTP ({type(error).__name__}): correct slurm.rest")
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__

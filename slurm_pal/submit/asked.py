@@ -15,6 +15,7 @@ from slurm_pal.submit.processes import runner
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
+    from slurm_pal.base.config import Config
     from slurm_pal.slurm.client import SlurmClient
     from slurm_pal.submit.argv import CommandLine
     from slurm_pal.submit.script import Script
@@ -34,9 +35,17 @@ class Asked:
     def __init__(self) -> None:
         self.run = runner(LONGEST_S)
         self.question: question.Question | None = None
+        self._rest: Config | None = None
+
+    def by_rest(self, config: Config) -> None:
+        """Ask slurmrestd, when the answer is wanted, and not Slurm's commands."""
+        self.end()
+        self._rest = config
 
     def begin(self, reservations: bool) -> None:
         """Ask, unless that has been done. Raises SlurmError."""
+        if self._rest is not None:
+            return
         kinds = question.kinds(reservations)
         if self.question is None or self.question.kinds != kinds:
             self.run.end()
@@ -44,6 +53,10 @@ class Asked:
 
     def client(self, timeout_s: float) -> SlurmClient:
         """Who reads the answer, and gives it so much time."""
+        if self._rest is not None:
+            from slurm_pal.slurm.backend import connect
+
+            return connect(self._rest, timeout_s)
         from slurm_pal.slurm.cli import CliClient
 
         self.run.timeout_s = timeout_s
@@ -65,7 +78,10 @@ def likely(line: CommandLine, script: Script | None, environment: Mapping[str, s
 def early(words: Sequence[str], environment: Mapping[str, str]) -> Asked:
     """As `likely`, by the look of the words, before it is known what they mean. What fails here is tried again."""
     asked = Asked()
-    if environment.get("SLURM_PAL_OFF", "0") in ("", "0") and not any(word.startswith(_NEVER) for word in words):
+    wanted = environment.get("SLURM_PAL_OFF", "0") in ("", "0")
+    if environment.get("SLURM_PAL_SLURM_BACKEND") == "rest":
+        return asked
+    if wanted and not any(word.startswith(_NEVER) for word in words):
         script = "".join(map(_text, words))
         if any(sign in text for text in (*words, script) for sign in _SIGNS) or any(map(environment.get, _VARIABLES)):
             with suppress(SlurmError):

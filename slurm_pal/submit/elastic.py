@@ -16,6 +16,7 @@ from slurm_pal.base.errors import SlurmError, UsageError
 from slurm_pal.base.light import NamedTuple
 from slurm_pal.base.numbers import digits
 from slurm_pal.decide.request import Conflict
+from slurm_pal.slurm.rest_program import SbatchProgram
 from slurm_pal.submit import checkpoint
 from slurm_pal.submit.argv import CommandLine, SiteOptions, without
 from slurm_pal.submit.choice import Choice, variable
@@ -286,12 +287,12 @@ def wrapped(
     return checkpoint.wrapped(line, script, "", site, part(wanted, base))
 
 
-def submit(path: str, commands: Sequence[Sequence[str]]) -> tuple[list[int], str]:
-    """Run these commands of the sbatch at `path` until one fails: (ids of the jobs, why no more; "" for all)."""
+def submit(program: SbatchProgram, commands: Sequence[Sequence[str]]) -> tuple[list[int], str]:
+    """Run these commands of sbatch until one fails: (ids of the jobs, why no more; "" for all)."""
     run, made = runner(SUBMIT_S), list[int]()
     for words in commands:
         try:
-            done = run.start([path, *words[1:]], "", os.environ)()
+            done = run.start([program.path, *program.argv(list(words))[1:]], "", os.environ)()
         except SlurmError as error:
             return made, str(error)
         job_id = digits(done.stdout.strip().partition(";")[0])

@@ -525,10 +525,8 @@ def _take_back(made: Lease, job_id: int, error: OSError) -> str:
     from slurm_pal.submit import watcher
 
     why = f"no watcher ({error.strerror})"
-    from slurm_pal.slurm.cli import CliClient
-
     try:
-        watcher.clear(CliClient(), made._replace(job_id=job_id))
+        watcher.clear(watcher.own_client(), made._replace(job_id=job_id))
     except SlurmError as refused:
         mend = f"scontrol update JobId={job_id} ReqNodeList={made.user_req}"
         return f"the node list of job {job_id} stays: {why}, {refused}; run {mend}"

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_line
 from slurm_pal.base.light import signal, suppress
+from slurm_pal.slurm.rest_program import NOT_BY_REST, SbatchProgram, stand_in
 from slurm_pal.submit import argv as argv_module
 from slurm_pal.submit import choice as choices
 from slurm_pal.submit import run_sbatch
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 REFUSALS = (
     b"node configuration", b"node name", b"ode count", b"eature specification", b"unrecognized option",
     b"is ambiguous", b"artition", b"CPU count", b"processors requested", b"QOS policy", b"time limit",
+    NOT_BY_REST.encode(),
 )  # fmt: skip
 """What sbatch prints if our words may be the cause: then plain sbatch is run. Never after a
 time-out or a lost connection, since the job may have been accepted."""
@@ -66,15 +69,27 @@ def main(words: list[str], asked: Asked) -> int:
 
             return show.written(HELP.removesuffix("\n"), 1)
         path, forbidden = which("sbatch")
-        if path is None:  # as a shell says it, with a shell's codes
+        program = SbatchProgram(path) if path is not None else _by_rest()
+        if program is None:  # as a shell says it, with a shell's codes
             warn(f"sbatch: {'Permission denied' if forbidden else 'command not found'}")
             return 126 if forbidden else 127
-        return Submission(path, line, chosen, asked).run()
+        return Submission(program, line, chosen, asked).run()
     except UsageError as error:
         warn(one_line(error))
         return Exit.USAGE
     finally:
         asked.end()
+
+
+def _by_rest() -> SbatchProgram | None:
+    """The program that submits through slurmrestd, where the site has chosen that."""
+    from slurm_pal.base.config import load
+
+    try:
+        return stand_in() if load().text("slurm", "backend") == "rest" else None
+    except PalError as error:
+        warn(one_line(error))
+        return None
 
 
 class PluginOptions:
@@ -98,6 +113,12 @@ class _NotTwice(PalError):
     """The script can be read only once, and sbatch must read it."""
 
 
+def _refusal(held: bytes) -> str:
+    """Why palsub's own words are left out, by what sbatch said, or what stands in for it."""
+    said = held.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("palsub: not submitted: ")
+    return said if NOT_BY_REST in said else "sbatch refused the words added by palsub"
+
+
 def _words(line: CommandLine, added: Sequence[str] = ()) -> list[str]:
     return ["sbatch", *line.before, *added, *line.after]
 
@@ -116,8 +137,9 @@ def _site_saves(config: Config) -> bool:
 class Submission:
     """One command line on its way to sbatch."""
 
-    def __init__(self, path: str, line: CommandLine, chosen: Choice, asked: Asked) -> None:
-        self._path, self._line, self._choice, self._asked = path, line, chosen, asked
+    def __init__(self, program: SbatchProgram, line: CommandLine, chosen: Choice, asked: Asked) -> None:
+        self._program, self._line, self._choice, self._asked = program, line, chosen, asked
+        self._first = program  # what was found in PATH, if anything
         self._stdin: int | None = None  # a copy for sbatch, if we had to read its stdin
         self._offset: int | None = None  # the position of its stdin
         self._partitions = ""  # of a guest: both that it waits in
@@ -132,6 +154,11 @@ class Submission:
     @property
     def _plain(self) -> list[str]:
         return _words(self._sheltered(self._line))
+
+    @property
+    def _plainly(self) -> str:
+        """What becomes of a job for which nothing is decided."""
+        return "submitted as plain sbatch" if self._program.path != sys.executable else "not placed"
 
     def run(self) -> int:
         """Decide and submit; the exit code."""
@@ -154,7 +181,9 @@ class Submission:
             text = one_line(error) if isinstance(error, PalError) else f"{type(error).__name__}: {one_line(error)}"
             if self._choice.dry_run:
                 return self._show_plain(text)
-            warn(f"submitted as plain sbatch: {text}")
+            if isinstance(error, SlurmError):  # slurmrestd would not take the job either
+                self._program = self._first
+            warn(f"{self._plainly}: {text}")
             return self._become_sbatch()
         if planned is None:
             return self._show_plain("switched off") if self._choice.dry_run else self._become_sbatch()
@@ -163,14 +192,14 @@ class Submission:
         if self._choice.dry_run:
             return self._dry_run(planned)
         if planned.trouble:
-            how = "without placement" if self._elastic or planned.place else "as plain sbatch"
-            warn(f"submitted {how}: {planned.trouble}")
+            how = "submitted without placement" if self._elastic or planned.place else self._plainly
+            warn(f"{how}: {planned.trouble}")
         try:
             return self._submit(planned)
         except run_sbatch.NotStarted as error:
             self._forget(planned)
             if planned.words != self._plain:  # too long for the system, perhaps
-                warn(f"submitted as plain sbatch: {self._path}: {error}")
+                warn(f"{self._plainly}: {self._program.path}: {error}")
             return self._become_sbatch()
         except Exception as error:  # sbatch has run: never submit a second time
             warn(f"{type(error).__name__} after sbatch was started: {one_line(error)}")
@@ -188,9 +217,9 @@ class Submission:
         self._asked.end()
         self._unwrap()
         try:
-            run_sbatch.replace(self._path, self._plain, self._stdin)
+            run_sbatch.replace(self._program.path, self._program.argv(self._plain), self._stdin)
         except OSError as error:
-            warn(f"{self._path}: {error.strerror}")
+            warn(f"{self._program.path}: {error.strerror}")
         return 126
 
     def _plan(self) -> SubmissionPlan | None:
@@ -204,7 +233,8 @@ class Submission:
 
         try:
             if likely(self._line, script, os.environ):
-                self._asked.begin(self._line.has("reservation"))
+                with suppress(SlurmError):  # tried again once it is known how Slurm is asked
+                    self._asked.begin(self._line.has("reservation"))
             return self._planned(script)
         finally:
             self._asked.end()
@@ -215,6 +245,9 @@ class Submission:
         config = configs.load()
         if not config.flag("submit", "enabled") or self._switched_off():
             return None
+        if config.text("slurm", "backend") == "rest":
+            self._program = stand_in()
+            self._asked.by_rest(config)
         try:
             stated = sensitivity(self._choice, os.environ, script.pal if script else (), config.apps, self._warnings)
         except UsageError as error:
@@ -554,21 +587,21 @@ class Submission:
             words = _words(self._again_line, planned.word)
             ours = careful and planned.words != words and any(text in ended.held for text in REFUSALS)
             if ours and ended.status > 0:
-                return self._again(planned, words)
+                return self._again(planned, words, _refusal(ended.held))
             run_sbatch.show_held(ended)
         return self._end(planned, ended)
 
-    def _again(self, planned: SubmissionPlan, words: list[str]) -> int:
+    def _again(self, planned: SubmissionPlan, words: list[str], why: str) -> int:
         """sbatch refused, perhaps because of our words: leave them out, but for the one by which ticks know the job."""
         if self._offset is not None:
             os.lseek(0 if self._stdin is None else self._stdin, self._offset, os.SEEK_SET)
-        planned.made |= {"action": "none", "reason": "sbatch refused the words added by palsub"}
+        planned.made |= {"action": "none", "reason": why}
         planned.made |= {"added": planned.word, "argv": words, "lease": None, "movable": None, "observed_s": 0.0}
         planned.made |= {"saving": None, "note": False}
         planned.lease = None
         ended = self._run(planned, words, careful=False)
         if ended.status == 0:
-            warn("submitted as plain sbatch: sbatch refused the words added by palsub")
+            warn(f"{self._plainly}: {why}")
         return self._end(planned, ended)
 
     def _run(self, planned: SubmissionPlan, words: list[str], careful: bool) -> run_sbatch.SbatchExit:
@@ -583,8 +616,8 @@ class Submission:
                 warn(f"job {job_id} was submitted, but not recorded: {type(error).__name__}: {one_line(error)}")
 
         return run_sbatch.run(
-            self._path,
-            words,
+            self._program.path,
+            self._program.argv(words),
             self._stdin,
             careful=careful,
             parsable=planned.parsable,
@@ -601,7 +634,7 @@ class Submission:
         try:
             self._wrapper, body, sent = elastic.wrapped(wanted, self._line, self._script, base, PluginOptions())
             checkpoint.write(self._wrapper, body)
-            made, trouble = elastic.submit(self._path, elastic.companions(wanted, sent, base))
+            made, trouble = elastic.submit(self._program, elastic.companions(wanted, sent, base))
         except (PalError, OSError) as error:
             trouble = one_line(error)
         finally:

@@ -277,10 +277,25 @@ def inherit(folder: str) -> bool:
     return bool(lease_file.read_all(folder))
 
 
-def main(argv: list[str]) -> int:
-    """Run as a process."""
+def own_client() -> SlurmClient:
+    """Who takes this user's leases back: as palsub asks Slurm, and by its commands where that is not to be known."""
     from slurm_pal.slurm.cli import CliClient
 
+    try:
+        from slurm_pal.base.config import load
+
+        config = load()
+        if config.text("slurm", "backend") == "rest":
+            from slurm_pal.slurm.backend import connect
+
+            return connect(config)
+    except (PalError, OSError):  # the settings have been damaged since
+        pass
+    return CliClient()
+
+
+def main(argv: list[str]) -> int:
+    """Run as a process."""
     os.umask(0o077)
     folder = os.path.abspath(argv[0])
     os.chdir("/")
@@ -291,7 +306,7 @@ def main(argv: list[str]) -> int:
 
     with contextlib.suppress(BusyError, OSError):
         if argv[1:] != [HEIR] or inherit(folder):
-            Watcher(folder, CliClient(), begin=begin).run()
+            Watcher(folder, own_client(), begin=begin).run()
     return 0
 
 

@@ -108,6 +108,9 @@ class VirtualClient:
     def version(self) -> tuple[int, int]:
         return 22, 5
 
+    def cluster(self) -> str:
+        return self.config().get("ClusterName", "")
+
     def config(self) -> dict[str, str]:
         self.queries += 1
         return dict(self._pairs)

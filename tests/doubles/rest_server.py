@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterable, Mapping
@@ -18,13 +19,28 @@ def told(body: object, status: str = "200 OK", kind: str = "application/json") -
     return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
 
 
-def offers(*versions: int, slash: str = "") -> bytes:
-    """An OpenAPI document with these versions of the data."""
-    return told({"paths": {f"/slurm/v0.0.{version}/nodes{slash}": {"get": {}} for version in versions}})
+JOB_KEYS = (
+    "account", "admin_comment", "array", "argv", "begin_time", "comment", "constraints", "current_working_directory",
+    "environment", "excluded_nodes", "flags", "memory_per_node", "minimum_cpus", "minimum_nodes", "name", "nice",
+    "nodes", "oom_kill_step", "partition", "priority", "required_nodes", "requeue", "segment_size", "site_factor",
+    "tasks", "time_limit", "tres_bind", "tres_per_job", "tres_per_node", "tres_per_task",
+)  # fmt: skip
+"""Some of the keys by which a job is described."""
+
+
+def offers(*versions: int, slash: str = "", without: str = "") -> bytes:
+    """An OpenAPI document with these versions of the data, whose jobs lack one key."""
+    paths = {f"/slurm/v0.0.{version}/nodes{slash}": {"get": {}} for version in versions}
+    keys = {key: {} for key in JOB_KEYS if key != without}
+    schemas: dict[str, object] = {"job_desc_msg": {"properties": keys}}
+    for version in versions:
+        job = {"$ref": "#/components/schemas/job_desc_msg"} if version % 2 else {"properties": keys}
+        schemas[f"v0.0.{version}_job_submit_req"] = {"properties": {"script": {}, "job": job}}
+    return told({"paths": paths, "components": {"schemas": schemas}})
 
 
 class RestServer:
-    """Answers each connection once; `requests` has what came, head and all."""
+    """Answers each connection once, with b"" by closing it; `requests` has what came, head and all."""
 
     def __init__(self, answers: Mapping[str, bytes | Iterable[bytes]], path: str = "") -> None:
         self.requests: list[str] = []
@@ -55,6 +71,10 @@ class RestServer:
             piece = plug.recv(65536)
             if not piece:
                 return
+            head += piece
+        match = re.search(rb"(?i)content-length: ([0-9]+)", head)
+        end = head.index(b"\r\n\r\n") + 4 + (int(match[1]) if match else 0)
+        while len(head) < end and (piece := plug.recv(65536)):
             head += piece
         self.requests.append(head.decode())
         found = self._answers.get(head.split()[1].decode(), told("Unable find requested URL.", "404 NOT FOUND"))

@@ -515,6 +515,25 @@ def test_a_submission_that_timed_out_but_was_accepted_is_not_repeated(world: Wor
     assert [j.req for j in world.slurm.jobs.values()] == ["n0", "n1", "n2", "n3"]
 
 
+def test_a_lost_submission_is_not_repeated_while_nobody_can_look(world: World) -> None:
+    looked: list[str] = []
+
+    def lost_answer(argv: Sequence[str]) -> str:
+        if argv[0] == "sbatch" and len(world.slurm.jobs) == 1:
+            looked.append("")
+            world.slurm(argv, "#!/bin/sh\n")
+            return "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+        if looked and argv[0] == "scontrol" and len(looked) < 3:
+            looked.append(argv[0])
+            return "Unable to contact slurm controller (connect failure)"
+        return ""
+
+    world.refuse = lost_answer
+    world.on_sleep = lambda: world.finish_all() if world.now_s > START_S + 20 else None
+    assert world.sweep().run() and len(looked) == 3
+    assert [j.req for j in world.slurm.jobs.values()] == ["n0", "n1", "n2", "n3"]
+
+
 def test_a_limit_of_submitted_jobs_is_waited_for_as_long_as_a_job_of_ours_runs(tmp_path: Path) -> None:
     world = World(tmp_path, node_s=400.0, max_parallel=3)
 

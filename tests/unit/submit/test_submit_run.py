@@ -440,7 +440,7 @@ def test_only_a_class_that_was_measured_sends_a_job_to_slow_gpus(
 def test_only_the_standard_library_is_imported(scored: Site) -> None:
     """What a submission costs is mostly imports; these would each add 4 to 200 ms."""
     heavy = ["ClusterShell", "argparse", "click", "dataclasses", "logging", "numpy", "pandas", "pathlib", "pydantic"]
-    heavy += ["rich", "subprocess"]
+    heavy += ["rich", "subprocess", "http", "ssl", "slurm_pal.slurm.rest_wire", "slurm_pal.slurm.rest_client"]
     code = (
         "import sys; from slurm_pal.cli.palsub import main; code = main()\n"
         f"print([name for name in {heavy} if name in sys.modules], code)"
