@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
 
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Callable, Mapping, NamedTuple, Sequence
 from slurm_pal.slurm import told
 
 NOT_IN_PATH = "apt-get install slurm-client, or load your site's Slurm"

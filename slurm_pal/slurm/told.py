@@ -9,9 +9,9 @@ ends included.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from slurm_pal.base.errors import SlurmError
+from slurm_pal.base.light import Sequence
 from slurm_pal.base.numbers import digits
 
 SEAL = (
@@ -28,6 +28,9 @@ TEXTS = {
 """squeue's field -> scontrol's key, for what comes after users' texts in scontrol's record."""
 WANTED = {"feature": "Features", "prefer": "Prefer", "reservation": "Reservation"}
 """The same, for the middle of the record, where slurmctld looks for names and accepts additional words."""
+
+NOTHING = frozenset({"", "(null)", "N/A", "None", "Unknown", "n/a"})
+"""Slurm's words for nothing."""
 
 FEW = (*SEAL, "state", "tres-per-node")
 ALL = (*SEAL, "state", *TEXTS)

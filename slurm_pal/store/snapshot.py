@@ -13,13 +13,12 @@ import math
 import sys
 from array import array
 from binascii import crc32
-from collections.abc import Mapping, Sequence
 
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.faults import FAULTS, OK, state_of
 from slurm_pal.base.files import Reader, read_trusted, sweep_words, write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
-from slurm_pal.base.light import Any, NamedTuple, json
+from slurm_pal.base.light import Any, Mapping, NamedTuple, Sequence, json
 from slurm_pal.base.numbers import digits
 
 Column = Any

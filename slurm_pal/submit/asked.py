@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
 
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.files import slurm_conf
-from slurm_pal.base.light import suppress
+from slurm_pal.base.light import Mapping, Sequence, suppress
 from slurm_pal.slurm import question, told
 from slurm_pal.submit.processes import runner
 

@@ -7,10 +7,9 @@ import fcntl
 import os
 import select
 import time
-from collections.abc import Mapping, Sequence
 
 from slurm_pal.base.errors import SlurmError
-from slurm_pal.base.light import signal, suppress
+from slurm_pal.base.light import Mapping, Sequence, signal, suppress
 from slurm_pal.slurm.question import NOT_IN_PATH, Completed, clean_environment
 
 DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
