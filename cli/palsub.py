@@ -20,6 +20,9 @@ def main() -> int:
     gc.disable()  # a process of 50 ms has no use for it, and parsing 10,000 lines pays for it
     asked = None
     try:
+        from slurm_pal.base import loading
+
+        loading.install()
         from slurm_pal.submit.asked import early
 
         asked = early(sys.argv[1:], os.environ)

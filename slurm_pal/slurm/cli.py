@@ -118,10 +118,10 @@ class CliClient:
             asked = question.begin(self._run, kinds, fields)
         try:
             done = asked.scontrol()
+            texts = sections(kinds, asked.part, done)
+            seen = self._clear_of_jobs(texts, done)  # while squeue may still be at work
         finally:
             listed = asked.squeue()
-        texts = sections(kinds, asked.part, done)
-        seen = self._clear_of_jobs(texts, done)
         if "job" not in texts:
             raise SlurmError(f"scontrol ended before it had shown all jobs: {_complaint(done)}")
         rows = self._rows(listed, fields, asked.word)

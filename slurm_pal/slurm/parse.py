@@ -73,6 +73,9 @@ def value(pairs: dict[str, str], key: str) -> str:
 
 def whole(text: str, default: int = 0) -> int:
     """A whole number at the start of a text; `default` where there is none."""
+    number = digits(text)
+    if number is not None:
+        return number
     rest = text.removeprefix("-")
     number = digits(rest[: len(rest) - len(rest.lstrip("0123456789"))])
     return default if number is None else -number if len(rest) < len(text) else number
@@ -171,12 +174,12 @@ def _features_of(text: str) -> tuple[str, ...]:
 
 def word(line: str, key: str) -> str:
     """The value of the first ` key=` of a line up to the next blank, "" for Slurm's words for nothing."""
-    start = line.find(f" {key}=") + 1
-    if start == 0 and not line.startswith(f"{key}="):
-        return ""
-    start += len(key) + 1
-    end = line.find(" ", start)
-    text = line[start:] if end < 0 else line[start:end]
+    _, found, rest = line.partition(f" {key}=")
+    if not found:
+        if not line.startswith(f"{key}="):
+            return ""
+        rest = line[len(key) + 1 :]
+    text = rest.partition(" ")[0]
     return "" if text in NOTHING else text.rstrip("\n")
 
 
