@@ -13,10 +13,9 @@ import posix
 import sys
 from marshal import loads
 
-from slurm_pal.base.light import Sequence
-
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
 

@@ -12,7 +12,7 @@ from slurm_pal.base.light import Callable, Mapping, Sequence, pattern
 from slurm_pal.base.numbers import digits
 from slurm_pal.slurm import parse, question, releases, told, topology
 from slurm_pal.slurm.client import Completed, Overview, Runner
-from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
+from slurm_pal.slurm.question import NOT_IN_PATH
 from slurm_pal.slurm.sealed import PROMPT, Sealed
 from slurm_pal.slurm.site_conf import site_counting
 from slurm_pal.slurm.states import job_state
@@ -70,7 +70,7 @@ class Processes:
 
         pipe = subprocess.PIPE
         try:
-            env = clean_environment(self._environ)
+            env = told.clean_environment(self._environ)
             return subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=env)
         except FileNotFoundError:
             raise SlurmError(f"{argv[0]} is not in PATH: {NOT_IN_PATH}") from None
@@ -112,7 +112,7 @@ class CliClient:
     def overview(
         self, reservations: bool = False, marked: bool = False, whole: frozenset[str] = frozenset()
     ) -> Overview:
-        kinds, fields = question.kinds(reservations), told.ALL if marked else told.FEW
+        kinds, fields = told.kinds(reservations), told.ALL if marked else told.FEW
         asked, self._asked = self._asked, None
         if asked is None or (asked.kinds, asked.fields) != (kinds, fields):
             asked = question.begin(self._run, kinds, fields)
@@ -327,7 +327,7 @@ class CliClient:
 
     def _show(self, what: Sequence[str]) -> Completed:
         """One interactive scontrol that shows all of this, one line for each record."""
-        return self._run(["scontrol", "-d", "-o"], question.shown(what))
+        return self._run([*told.SCONTROL], told.shown(what))
 
     def _checked(self, argv: Sequence[str], stdin: str = "") -> Completed:
         done = self._run(argv, stdin)

@@ -15,7 +15,7 @@ import select
 import time
 
 from slurm_pal.base.light import Callable, NamedTuple, Sequence, signal, suppress
-from slurm_pal.submit.processes import DEFAULT_SIGNALS
+from slurm_pal.submit.early import DEFAULT_SIGNALS
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:

@@ -29,22 +29,24 @@ SCRIPT = """#!/bin/bash
 #SBATCH --output=out-%j.txt
 srun python train.py --model resnet50
 """
+MOST_BEFORE = 9
+"""Modules of ours that are loaded before Slurm is asked."""
 COUNTED = """
-import sys
+import posix, sys
 sys.path += {path!r}
-import os
-started = []
+started, before = [], []
 def counted(name):
-    start = getattr(os, name)
+    start = getattr(posix, name)
     def count(*words, **settings):
-        started.append(os.path.basename(words[0]) if words else name)
+        started.append(str(words[0]).rpartition("/")[2] if words else name)
+        before.append(sum(module.startswith("slurm_pal") for module in sys.modules))
         return start(*words, **settings)
     return count
-for name in ("posix_spawn", "posix_spawnp", "fork"):
-    setattr(os, name, counted(name))
+for name in ("posix_spawn", "posix_spawnp", "fork"):  # os takes its functions from here
+    setattr(posix, name, counted(name))
 from slurm_pal.cli.palsub import main
 code = main()
-os.write(2, repr((code, started, sorted(sys.modules))).encode())
+posix.write(2, repr((code, started, before, sorted(sys.modules))).encode())
 """
 
 
@@ -63,7 +65,7 @@ class Counts:
             argv, env=env, cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.stdout.startswith(("Submitted batch job ", "sbatch ")), done.stderr
-        code, self.started, self.modules = ast.literal_eval(done.stderr)
+        code, self.started, self.before, self.modules = ast.literal_eval(done.stderr)
         assert code == 0
 
     @property
@@ -100,6 +102,7 @@ def test_an_ordinary_submission_loads_few_modules_and_asks_once(words: list[str]
     assert len(counts.ours) <= MOST_OF_OURS, counts.ours
     assert "slurm_pal.decide.decide" in counts.ours  # it was no plain sbatch
     assert counts.started == ["scontrol", "squeue", "sbatch"]
+    assert max(counts.before[:2]) <= MOST_BEFORE  # Slurm works while the rest is loaded
 
 
 def test_a_submission_without_gpus_asks_nothing_and_loads_no_decision(site: Path) -> None:
