@@ -24,7 +24,7 @@ from slurm_pal.cli.complaints import Complaints
 from slurm_pal.cli.until_signal import Woken, until_signal
 from slurm_pal.decide.aside import fault_of
 from slurm_pal.decide.facts import appends, requeue_delay_s
-from slurm_pal.decide.lease import LeaseKind
+from slurm_pal.decide.tick_lease import LeaseKind
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.journal.paths import journal_path, log_path

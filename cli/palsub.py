@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import gc
-import os
+import posix
 import sys
 
 _NAMES = (
@@ -18,11 +18,17 @@ VALUES = frozenset(f"--pal-{name}" for name in _NAMES)
 def main() -> int:
     """Run palsub; the exit code is sbatch's, 2 for a wrong --pal- option."""
     gc.disable()  # a process of 50 ms has no use for it, and parsing 10,000 lines pays for it
-    asked = None
+    begun = asked = None
     try:
-        from slurm_pal.submit.asked import early
+        from slurm_pal.submit import early
 
-        asked = early(sys.argv[1:], os.environ)
+        begun = early.begin(sys.argv[1:])
+        from slurm_pal.base import loading
+
+        loading.install()
+        from slurm_pal.submit.asked import Asked
+
+        asked = Asked(begun)
         from slurm_pal.submit.submission import main as submit
 
         return int(submit(sys.argv[1:], asked))
@@ -30,11 +36,12 @@ def main() -> int:
         import signal
 
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+        posix.kill(posix.getpid(), signal.SIGINT)
         return 130
     except (Exception, SystemExit) as error:  # whatever is wrong with us, the job goes to Slurm
-        if asked is not None:
-            asked.end()
+        question = asked or begun
+        if question is not None:
+            question.end()
         sbatch = sys.modules.get("slurm_pal.submit.run_sbatch")
         if not getattr(sbatch, "started", False):
             return _plain(error)
@@ -51,12 +58,12 @@ def program() -> int:
         sys.stderr.flush()
     except (AttributeError, OSError, ValueError):  # closed, or nobody reads it: end as any Python program does
         return code
-    os._exit(code)
+    posix._exit(code)
 
 
 def _say(text: str) -> None:
     try:
-        os.write(2, f"palsub: {text}\n".encode(errors="replace"))
+        posix.write(2, f"palsub: {text}\n".encode(errors="replace"))
     except OSError:  # the disk is full: the job matters more
         return
 
@@ -66,6 +73,8 @@ def _plain(error: BaseException) -> int:
 
     bin/palsub does the same where not even Python works.
     """
+    import os
+
     said = f"{type(error).__name__}: {str(error)[:200]!r}"
     words = list(sys.argv[1:])
     kept: list[str] = []
@@ -98,6 +107,8 @@ def _plain(error: BaseException) -> int:
 
 def _is_palsub(path: str) -> bool:
     """A site may give palsub that name."""
+    import os
+
     try:
         return os.path.samefile(path, sys.argv[0])
     except OSError:

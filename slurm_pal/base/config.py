@@ -11,11 +11,10 @@ tomllib only for a file with more than plain values.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from slurm_pal.base.errors import ConfigError
 from slurm_pal.base.files import SMALL_BYTES, read_trusted, slurm_conf
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Mapping, NamedTuple
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:

@@ -7,9 +7,7 @@ jobs are kept off the GPU. Nothing else happens: no node is drained.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-from slurm_pal.base.light import Any, NamedTuple
+from slurm_pal.base.light import Any, Iterable, Mapping, NamedTuple
 
 
 class FaultState(NamedTuple):

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 
 from slurm_pal.base.errors import BusyError, DataError
-from slurm_pal.base.light import suppress
+from slurm_pal.base.light import Callable, suppress
 
 LEFT_S = 86400.0
 """A temporary file of this age belongs to a writer that was killed."""

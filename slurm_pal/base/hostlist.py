@@ -9,16 +9,17 @@ ClusterShell reads, with the site's groups.
 from __future__ import annotations
 
 from slurm_pal.base.errors import UsageError
-from slurm_pal.base.light import pattern
+from slurm_pal.base.light import Iterator
+from slurm_pal.base.numbers import digits
 
 MOST_NAMES = 65536
 """The most nodes that Slurm can have (slurm.conf(5), MaxNodeCount's type)."""
 MOST_BYTES = 1 << 20
 """The limit for the text of one list, and for all the names that it stands for."""
 
-_WORD = pattern(r"((?:[A-Za-z0-9_.+/-]++|\[[0-9,-]++\])++)(?:,|$)")
-_PART = pattern(r"\[([0-9,-]+)\]|([^\[\]]+)")
-_SPAN = pattern(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_NAME_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.+/-"
+_BRACKET_LETTERS = "0123456789,-"
+_MOST_DIGITS = 9
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -33,36 +34,56 @@ def expand(text: str) -> tuple[str, ...]:
     if len(text) > MOST_BYTES:
         raise UsageError(f"a host list of {len(text)} characters: at most {MOST_BYTES} are read")
     names: list[str] = []
-    position, left = 0, MOST_BYTES  # characters
-    while position < len(text):
-        match = _WORD.match(text, position)
-        if match is None:
+    left = MOST_BYTES  # characters
+    for word in _words(text):
+        if not _readable(word):
             raise UsageError(f"cannot read the host list {_shown(text)}: Slurm writes it like n[1-4,7]")
-        word, position = match[1], match.end()
-        made = [word] if "[" not in word else _combined(word, text, MOST_NAMES - len(names), left)
-        left -= len(made) * len(word)
+        length = sum(map(len, word)) + 2 * (len(word) // 2)
+        made = word if len(word) == 1 else _combined(word, length, text, MOST_NAMES - len(names), left)
+        left -= len(made) * length
         names += made
         if len(names) > MOST_NAMES:
             raise _too_long(text)
     return tuple(dict.fromkeys(names))
 
 
-def _combined(word: str, text: str, most: int, most_bytes: int) -> list[str]:
+def _words(text: str) -> Iterator[list[str]]:
+    """The words of a list, each as its texts outside and inside of brackets in turn: ["n", "1-3,07", ""]."""
+    first, *groups = text.split("[")
+    *names, begun = first.split(",")
+    yield from ([name] for name in names)
+    word = [begun]
+    for group in groups:
+        body, closed, plain = group.partition("]")
+        end, *names = plain.split(",")
+        word += [body if closed else "", end]
+        if names:
+            yield word
+            yield from ([name] for name in names[:-1])
+            word = [names[-1]]
+    if word != [""]:  # a comma may end the list
+        yield word
+
+
+def _readable(word: list[str]) -> bool:
+    if any(plain.strip(_NAME_LETTERS) for plain in word[::2]) or word == [""]:
+        return False
+    return all(body and not body.strip(_BRACKET_LETTERS) for body in word[1::2])
+
+
+def _combined(word: list[str], length: int, text: str, most: int, most_bytes: int) -> list[str]:
     """The names of one word with brackets; their number and length are known before they are made."""
-    fixed: list[str] = []
     spans: list[list[tuple[int, int, int]]] = []
     count = 1
-    for body, plain in _PART.findall(word):
-        fixed.append(plain)
-        spans.append(_spans(body, text) if body else [])
-        if body:
-            count *= sum(last - first + 1 for first, last, _ in spans[-1])
-        if count > most or count * len(word) > most_bytes:
+    for body in word[1::2]:
+        spans.append(_spans(body, text))
+        count *= sum(last - first + 1 for first, last, _ in spans[-1])
+        if count > most or count * length > most_bytes:
             raise _too_long(text)
-    names = [""]
-    for plain, ranges in zip(fixed, spans, strict=True):
-        ends = [f"{k:0{digits}d}" for first, last, digits in ranges for k in range(first, last + 1)]
-        names = [name + end for name in names for end in ends or [plain]]
+    names = [word[0]]
+    for ranges, plain in zip(spans, word[2::2], strict=True):
+        ends = [f"{k:0{width}d}{plain}" for first, last, width in ranges for k in range(first, last + 1)]
+        names = [name + end for name in names for end in ends]
     return names
 
 
@@ -70,10 +91,11 @@ def _spans(body: str, text: str) -> list[tuple[int, int, int]]:
     """(first, last, digits) of each range in one pair of brackets."""
     found = []
     for part in body.split(","):
-        match = _SPAN.fullmatch(part)
-        if match is None or (match[2] and int(match[2]) < int(match[1])):
+        low, dash, high = part.partition("-")
+        first, last = digits(low), digits(high if dash else low)
+        if first is None or last is None or last < first or max(len(low), len(high)) > _MOST_DIGITS:
             raise UsageError(f"cannot read the host list {_shown(text)}: {_shown(part)} is not a range like 1-4")
-        found.append((int(match[1]), int(match[2] or match[1]), len(match[1])))
+        found.append((first, last, len(low)))
     return found
 
 

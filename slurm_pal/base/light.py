@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Names of `typing`, `re`, `json`, `enum` and others for modules that palsub loads, without what those do when loaded.
 
-palsub loads 37 named tuples and 25 patterns, and uses half of them. `typing` compiles each annotation, `namedtuple`
-each class, `re` each pattern; together that is a third of what palsub's imports cost. A type checker sees the
-original names.
+palsub loads 37 named tuples, and patterns for texts that few jobs have. `typing` compiles each annotation, `namedtuple`
+each class, `re` each pattern; to load `re` alone takes as long as 30 modules of ours, and `collections` as long as 10.
+A type checker sees the original names.
 """
 
 from __future__ import annotations
@@ -12,18 +12,37 @@ TYPE_CHECKING = False  # typing's own constant would cost the import of typing
 if TYPE_CHECKING:
     import json as json
     import signal as signal
+    from collections.abc import Callable as Callable
+    from collections.abc import Collection as Collection
+    from collections.abc import Container as Container
+    from collections.abc import Iterable as Iterable
+    from collections.abc import Iterator as Iterator
+    from collections.abc import Mapping as Mapping
+    from collections.abc import Sequence as Sequence
+    from collections.abc import Set as Set
     from contextlib import suppress as suppress
     from enum import IntEnum as IntEnum
+    from functools import lru_cache
     from re import compile as compiled
     from typing import Any as Any
     from typing import NamedTuple as NamedTuple
     from typing import Protocol as Protocol
     from typing import TypeVar as TypeVar
 
-    pattern = compiled
+    cached, pattern = lru_cache, compiled
 else:
     import _signal as signal  # noqa: F401  # its constants are plain numbers
     from _collections import _tuplegetter
+    from _collections_abc import (  # noqa: F401  # what collections.abc is made of
+        Callable,
+        Collection,
+        Container,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+        Set,
+    )
 
     Any = Protocol = IntEnum = object  # a table of numbers: no code asks for their names
 
@@ -89,6 +108,16 @@ else:
     def TypeVar(name: str, *_bounds: object) -> str:
         """At run time nobody looks at the value that stands for a type."""
         return name
+
+    def cached(most: int | None) -> object:
+        """As functools.lru_cache."""
+        try:
+            from _functools import _lru_cache_wrapper
+        except ImportError:  # no C code
+            from functools import lru_cache
+
+            return lru_cache(most)
+        return lambda function: _lru_cache_wrapper(function, most, False, tuple)
 
     class pattern:
         """As re.compile, at the first use."""

@@ -8,8 +8,7 @@ beyond that job.
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
+from slurm_pal.base.light import cached, pattern
 
 JOB, PROGRESS, SLOW, ACK, EVENT = "job", "it", "slow", "ack", "ev"
 """Written by palsub: what the job is. By `pal progress`: how far it is, and which GPU the others wait for. By the
@@ -33,7 +32,8 @@ PLACES = 8
 MOST = 1000
 """Characters of a comment; slurmctld refuses one of more than 1024 bytes."""
 
-_VALUE = r"[A-Za-z0-9_.,:+@%?\[\]|#-]*"
+_VALUE = pattern(r"[A-Za-z0-9_.,:+@%?\[\]|#-]*")
+_RANGE = pattern(r"([1-9][0-9]{0,8})-([1-9][0-9]{0,8})?")
 
 
 def words(text: str, key: str) -> list[dict[str, str]]:
@@ -42,13 +42,13 @@ def words(text: str, key: str) -> list[dict[str, str]]:
     return [dict(pairs) for pairs in _words(text, head)] if head in text else []
 
 
-@lru_cache(8192)  # a tick reads the same comments as the one before
+@cached(8192)  # a tick reads the same comments as the one before
 def _words(text: str, head: str) -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
     for word in text.split():
         if word.startswith(head):
             pairs = dict(part.partition("=")[::2] for part in word.removeprefix("pal:").split(";"))
-            if all(re.fullmatch(_VALUE, value) for value in pairs.values()):
+            if all(_VALUE.fullmatch(value) for value in pairs.values()):
                 found.append(pairs)
     return found
 
@@ -70,7 +70,7 @@ def node_range(low: int, high: int | None) -> str:
 
 def read_range(value: str) -> tuple[int, int | None] | None:
     """(least, most) nodes by such a value, None for an open most; None for what we never write."""
-    match = re.fullmatch(r"([1-9][0-9]{0,8})-([1-9][0-9]{0,8})?", value)
+    match = _RANGE.fullmatch(value)
     if not match or (match[2] and int(match[2]) < int(match[1])):
         return None
     return int(match[1]), int(match[2]) if match[2] else None

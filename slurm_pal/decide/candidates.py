@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Iterable, Mapping, NamedTuple
 from slurm_pal.decide.constraint import Predicate, compile_constraint
 from slurm_pal.decide.request import Request
 from slurm_pal.slurm.client import Overview

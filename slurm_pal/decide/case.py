@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Callable, Iterable, Mapping, NamedTuple
 from slurm_pal.decide.near import Near
 from slurm_pal.decide.offer import Offer
 from slurm_pal.decide.request import Request

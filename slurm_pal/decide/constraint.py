@@ -8,7 +8,7 @@ are left to Slurm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from slurm_pal.base.light import Callable
 
 Predicate = Callable[[frozenset[str]], bool]
 

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 from slurm_pal.base.faults import OK
 from slurm_pal.base.jobs import GpuShape
+from slurm_pal.base.light import Callable, Mapping
 from slurm_pal.decide import means
 from slurm_pal.decide.candidates import Candidates, candidates, several_models, sleeping
 from slurm_pal.decide.case import Case, Decision, Settings, ends_per_s

@@ -8,10 +8,9 @@ somebody will take them back, and for no longer than waiting can pay, which is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from slurm_pal.base.faults import OK
 from slurm_pal.base.hostlist import fold
+from slurm_pal.base.light import Sequence
 from slurm_pal.base.numbers import faster
 from slurm_pal.decide.candidates import could_hold
 from slurm_pal.decide.case import Case, Decision

@@ -8,9 +8,7 @@ without a table of data places every job as before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Callable, Iterable, Mapping, NamedTuple, Sequence
 from slurm_pal.decide.scene import rows
 from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.view import ALIKE, Placement, Rule, View

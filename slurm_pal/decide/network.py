@@ -12,10 +12,9 @@ next smaller ones as hold N when empty (24.11 and 26.05, measured): a list that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.jobs import GpuShape
+from slurm_pal.base.light import Callable, Iterable, Mapping, Sequence
 from slurm_pal.decide.request import Request
 from slurm_pal.decide.scene import rows
 from slurm_pal.placement.view import Placement, Rule, View

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from functools import lru_cache
 from math import isnan
 
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import GpuShape, SlurmJob
-from slurm_pal.base.light import Any
+from slurm_pal.base.light import Any, Iterable, Mapping, Sequence, Set, cached
 from slurm_pal.placement.faulty import FAULTY
 from slurm_pal.placement.view import View
 from slurm_pal.slurm.client import Overview
@@ -167,7 +165,7 @@ class _Scores:
         return self._centroids[number] if number != NO_CLASS and number < len(self._centroids) else UNKNOWN_SLOWDOWN
 
 
-@lru_cache(6)  # all classes of the published and of the corrected scores
+@cached(6)  # all classes of the published and of the corrected scores
 def _scores(snapshot: Snapshot, sensitivity: str) -> _Scores:
     return _Scores(snapshot, sensitivity)
 

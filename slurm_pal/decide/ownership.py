@@ -9,7 +9,8 @@ from enum import StrEnum
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import EXCLUDED, PARTITION, REQUIRED, TickLease
+from slurm_pal.decide.lease import EXCLUDED, PARTITION, REQUIRED
+from slurm_pal.decide.tick_lease import TickLease
 
 
 class Whose(StrEnum):

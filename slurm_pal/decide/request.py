@@ -6,16 +6,14 @@ What we cannot map without guessing is left to Slurm, with the reason.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import UNKNOWN_CLASS, GpuShape
-from slurm_pal.base.light import NamedTuple
-from slurm_pal.base.numbers import digits
+from slurm_pal.base.light import Mapping, NamedTuple
+from slurm_pal.base.numbers import amount, digits
 from slurm_pal.sensitivity.cascade import SCRIPT
-from slurm_pal.slurm.parse import other_gres, seconds
+from slurm_pal.slurm.gres import other_gres
+from slurm_pal.slurm.parse import seconds
 
 NO_GPU_WORDS = "--exclusive, but the job asks for no GPU, and its class is neither stated nor measured"
 OURS_SOFT = "pal_"
@@ -109,6 +107,7 @@ _SOCKETS = (
 )  # fmt: skip
 """Options by which Slurm looks at the sockets and cores of a node, of which we know only how many CPUs are free."""
 _SHARES_OF_GPUS = ("shard", "mps")
+_NODES_DIGITS, _MEMORY_DIGITS = 9, 15
 
 
 class Conflict(Exception):
@@ -258,7 +257,7 @@ def _gpus(text: str, option: str, gres: bool = False) -> tuple[str, int]:
     """(type, number) of a GPU request; ("", 0) when there is none."""
     kind, number, seen = "", 0, 0
     for part in filter(None, text.split(",")):
-        words = re.split(r"[:=/]", part.removeprefix("gres:").removeprefix("gres/"))
+        words = part.removeprefix("gres:").removeprefix("gres/").replace("=", ":").replace("/", ":").split(":")
         if gres and words[0] in _SHARES_OF_GPUS:
             raise Conflict(f"{option}={text}: which GPUs Slurm shares out is not known here")
         if gres and words[0] != "gpu":  # see `_others`
@@ -283,10 +282,11 @@ def _others(opts: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
 def _node_range(text: str | None) -> tuple[int, int | None]:
     if not text:
         return 1, None
-    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
-    if not match or int(match[1]) < 1 or (match[2] and int(match[2]) < int(match[1])):
+    first, dash, last = text.partition("-")
+    low, high = digits(first), digits(last if dash else first)
+    if low is None or high is None or not 1 <= low <= high or max(len(first), len(last)) > _NODES_DIGITS:
         raise Conflict(f"--nodes={text} is not one number or a range")
-    return int(match[1]), int(match[2] or match[1])
+    return low, high
 
 
 def _number(opts: Mapping[str, str], name: str, default: int) -> int:
@@ -302,12 +302,12 @@ def _number(opts: Mapping[str, str], name: str, default: int) -> int:
 def _mebibytes(opts: Mapping[str, str], name: str) -> int:
     """sbatch(1): megabytes unless a suffix K, M, G or T says otherwise."""
     text = opts.get(name, "")
-    match = re.fullmatch(r"([0-9]{1,15})([KMGTkmgt]?)[Bb]?", text)
-    if text and not match:
-        raise Conflict(f"--{name}={text} is not an amount of memory")
-    if not match:
+    if not text:
         return 0
-    return -(-int(match[1]) * {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}[match[2].upper() or "M"] // 1024)
+    found = amount(text[:-1] if text[-1] in "bB" else text, "KMGT", _MEMORY_DIGITS)
+    if found is None:
+        raise Conflict(f"--{name}={text} is not an amount of memory")
+    return -(-found[0] * {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}[found[1] or "M"] // 1024)
 
 
 def _hosts(opts: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.base.light import NamedTuple, TypeVar
+from slurm_pal.base.light import NamedTuple, Sequence, TypeVar
 from slurm_pal.decide.candidates import Candidates, startable
 from slurm_pal.decide.offers import build_view
 from slurm_pal.decide.request import Request

@@ -21,8 +21,8 @@ from urllib.parse import quote
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import slurm_user_uid
 from slurm_pal.base.hostlist import expand
-from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.place import GivenPlace
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal.migrations import MIGRATIONS
 from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.store.database import (

@@ -16,10 +16,10 @@ from slurm_pal.base.cluster import Partition
 from slurm_pal.base.errors import NotNowError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.aside import fault_of
-from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.lease_marks import Update, in_force, judged
 from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.decide.place import SITE_FACTOR, GivenPlace, to_give_back, updates
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal.journal import DOUBT_S, REFUSED, REPLACED, Journal, LoanList, Move
 from slurm_pal.moves import steps
 from slurm_pal.slurm.client import AGAIN_S, SlurmClient

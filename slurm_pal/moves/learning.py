@@ -23,7 +23,7 @@ from slurm_pal.journal.move_states import CARRIED_OUT, MoveOutcome
 from slurm_pal.moves import work_fit
 from slurm_pal.moves.work_fit import FittedWork
 from slurm_pal.placement.penalties import Penalties, completed
-from slurm_pal.store.snapshot import Snapshot, known_class
+from slurm_pal.store.snapshot import Snapshot, changeable, known_class
 
 SHORTEST_S = 2.0
 """The least time between two looks: jobs report the time in whole seconds."""
@@ -322,7 +322,7 @@ def corrected(snapshot: Snapshot, learnt: Corrections, most: float = inf) -> Sna
         return snapshot
     made = copy.copy(snapshot)
     names = [f"{kind}_{c}" for kind in ("slowdown", "class") for c in SENSITIVITY_CLASSES]
-    made.columns = {**snapshot.columns, **{name: snapshot.columns[name][:] for name in names}}
+    made.columns = {**snapshot.columns, **{name: changeable(snapshot, name) for name in names}}
     for (gpu, c), factor in slow:
         row = snapshot.row(*gpu)
         if row is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from slurm_pal.base.errors import NotNowError, PalError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.aside import blamed
-from slurm_pal.decide.lease import Sort, TickLease
+from slurm_pal.decide.tick_lease import Sort, TickLease
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.moves import reclaimed, steps

@@ -27,10 +27,11 @@ from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.hostlist import expand, fold
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.numbers import digits
-from slurm_pal.decide.lease import EXCLUDED, PARTITION, REQUIRED, LeaseKind, TickLease
+from slurm_pal.decide.lease import EXCLUDED, PARTITION, REQUIRED
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.decide.offers import used_indexes
 from slurm_pal.decide.ownership import Whose, listed, names, of_lease, whose
+from slurm_pal.decide.tick_lease import LeaseKind, TickLease
 from slurm_pal.journal.journal import Move
 from slurm_pal.journal.move_states import MoveOutcome, MoveStep
 from slurm_pal.slurm.client import Overview

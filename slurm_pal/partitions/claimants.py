@@ -18,9 +18,9 @@ from slurm_pal.decide.candidates import RESERVED, startable
 from slurm_pal.decide.constraint import compile_constraint
 from slurm_pal.decide.facts import MoveSettings, facts_of
 from slurm_pal.decide.job_request import request_of
-from slurm_pal.decide.lease import TickLease
 from slurm_pal.decide.partition_mark import own_partitions
 from slurm_pal.decide.request import Request
+from slurm_pal.decide.tick_lease import TickLease
 from slurm_pal.moves.planning import Running
 from slurm_pal.moves.worth import expected_left_s, stated_limit_s
 from slurm_pal.partitions.belonging import Sharer

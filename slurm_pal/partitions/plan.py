@@ -19,10 +19,10 @@ from slurm_pal.base.errors import ConfigError, DataError
 from slurm_pal.base.files import Reader, read_trusted
 from slurm_pal.decide.candidates import may_start
 from slurm_pal.decide.case import settings_of
-from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.offers import claimed_gpus, free_indexes, used_indexes
 from slurm_pal.decide.partition_mark import noted_partitions
 from slurm_pal.decide.steering import Market
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal.journal import REFUSED, Journal, Move
 from slurm_pal.moves.planning import Running
 from slurm_pal.partitions import belonging, crossing, sharing, steering

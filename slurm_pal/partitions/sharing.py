@@ -19,11 +19,12 @@ from typing import NamedTuple
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.jobs import GpuShape, SlurmJob
-from slurm_pal.decide.lease import PARTITION, LeaseKind, Sort, TickLease
+from slurm_pal.decide.lease import PARTITION
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.decide.partition_mark import mark_of
 from slurm_pal.decide.steering import gained_s
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.pending.retarget import Waiting, Wish, WishAction
 from slurm_pal.placement.patience import WAIT_SHARE
 from slurm_pal.slurm.client import Overview

@@ -19,8 +19,8 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.candidates import candidates, could_hold
 from slurm_pal.decide.case import Settings, expected_run_s
 from slurm_pal.decide.decide import decide
-from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.pools import every_gpu
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.pending.retarget import LEAST_INTERVALS, Waiting, Wish, WishAction
 from slurm_pal.placement.faulty import worst_wanted
 from slurm_pal.placement.patience import WAIT_SHARE, Holder, expected_wait_s

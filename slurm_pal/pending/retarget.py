@@ -25,12 +25,13 @@ from slurm_pal.decide.candidates import RESERVED, Candidates, candidates, could_
 from slurm_pal.decide.case import Decision, Settings, ends_per_s, expected_run_s
 from slurm_pal.decide.decide import QUEUES, decide
 from slurm_pal.decide.facts import is_ours
-from slurm_pal.decide.lease import EXCLUDED, PARTITION, REQUIRED, LeaseKind, Sort, TickLease, verdict
+from slurm_pal.decide.lease import EXCLUDED, PARTITION, REQUIRED, verdict
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.decide.offers import claims, named_in_vain, passed_over, used_indexes
 from slurm_pal.decide.ownership import Whose, of_lease
 from slurm_pal.decide.pools import every_gpu
 from slurm_pal.decide.request import Request
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.pending.turns import Turns
 from slurm_pal.placement.faulty import is_faulty, worst_wanted
 from slurm_pal.placement.patience import WAIT_SHARE, hoped, patience_s

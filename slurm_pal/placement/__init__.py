@@ -10,17 +10,17 @@ its GPUs the one of least slowdown x locality is taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
-from types import ModuleType
-
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Callable, NamedTuple, Sequence, cached
 from slurm_pal.placement.candidates import Candidates, Preference, Scan
 from slurm_pal.placement.faulty import any_faulty, first_sound, sound_part
 from slurm_pal.placement.need import Need, Picks, choose, least, need_of
 from slurm_pal.placement.view import Placement, Rule, View
+
+TYPE_CHECKING = False  # typing's own constant costs the import of typing
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 class Policy(NamedTuple):
@@ -121,7 +121,7 @@ def preferences(policy: str, view: View, rule: Rule, faulty: bool) -> list[Prefe
     return first_sound(view, wanted) if wanted and faulty else wanted
 
 
-@cache
+@cached(None)
 def _module(policy: str) -> ModuleType:
     if policy not in POLICIES:
         raise UsageError(f"placement policy {policy!r} is not one of {', '.join(POLICIES)}")

@@ -9,9 +9,7 @@ the simulator. Both give the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-
-from slurm_pal.base.light import NamedTuple, Protocol
+from slurm_pal.base.light import Callable, Container, NamedTuple, Protocol
 
 Key = tuple[float, ...]
 

@@ -10,8 +10,7 @@ Why this and not another rule: docs/placement.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from slurm_pal.base.light import Callable
 from slurm_pal.placement.candidates import Key, Preference
 from slurm_pal.placement.view import Rule, View
 

@@ -7,8 +7,7 @@ GPU of each node, and only then everything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
+from slurm_pal.base.light import Iterable, Sequence
 from slurm_pal.placement.candidates import Preference
 from slurm_pal.placement.class_fit import INSENSITIVE
 from slurm_pal.placement.view import View

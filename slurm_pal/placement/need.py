@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from slurm_pal.base.jobs import GpuShape
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Callable, NamedTuple, Sequence
 from slurm_pal.placement.candidates import Candidates
 
 Picks = list[tuple[int, int]]

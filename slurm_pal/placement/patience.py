@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 
 from slurm_pal.base.jobs import GpuShape
+from slurm_pal.base.light import Iterable, Sequence
 
 WAIT_SHARE = 0.5
 """A job waits for better GPUs for half of what waiting can pay: if none come, it has lost no more than half of

@@ -9,7 +9,7 @@ one below it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from slurm_pal.base.light import Mapping
 
 Penalties = tuple[float, ...]
 """The factor at level 1, 2, ...; at levels beyond the last it is that of the last."""

@@ -9,9 +9,8 @@ prediction: jobs that start in between differ, and sites with topology do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from slurm_pal.base.jobs import GpuShape
+from slurm_pal.base.light import Sequence
 from slurm_pal.placement import placement, whole
 from slurm_pal.placement.candidates import Preference, Scan
 from slurm_pal.placement.need import Need, Picks, choose, need_of

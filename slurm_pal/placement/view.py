@@ -7,9 +7,7 @@ library takes a few milliseconds (docs/benchmarks.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import NamedTuple, Sequence
 from slurm_pal.placement.penalties import at
 
 

@@ -17,8 +17,8 @@ from slurm_pal.moves import reclaimed
 from slurm_pal.moves.steps import RUNS_ON
 from slurm_pal.report.move_rows import stamp
 from slurm_pal.report.table import lasting
-from slurm_pal.slurm.parse import NOTHING
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_ENDED, JOB_WAITING
+from slurm_pal.slurm.told import NOTHING
 
 _OF_WORDS = {word: outcome for outcome, word in reclaimed.WORDS.items() if outcome in (
     MoveOutcome.OPEN, MoveOutcome.ABANDONED, MoveOutcome.ENDED, MoveOutcome.RECLAIMED,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.place import CHANGED, GivenPlace
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal import story
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.journal.move_states import CARRIED_OUT, MoveOutcome

@@ -14,10 +14,8 @@ enough the class is unknown, which is placed like A. Pure: the caller brings the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Callable, Mapping, NamedTuple, Sequence
 
 WORD, HISTORY, SCRIPT, TELEMETRY, PROBE = ("word", "history", "script", "telemetry", "probe")
 """In the order of their cost."""

@@ -9,10 +9,8 @@ program's input, its name shows no class. docs/sensitivity.md has the same table
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from slurm_pal.base.errors import UsageError
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Mapping, NamedTuple
 
 PURPOSE, MEASURED, LABELLED = 0.95, 0.9, 0.5
 """Confidence in a class by what supports it: what the benchmark is for; times on many GPUs; a label of one run."""

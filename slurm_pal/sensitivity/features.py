@@ -9,10 +9,10 @@ tokeniser's run, a download or a check of nodes shows nothing; nor does the job'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from itertools import dropwhile
 
 from slurm_pal.base.jobs import UNKNOWN_CLASS
+from slurm_pal.base.light import Iterator, Mapping
 from slurm_pal.sensitivity.cascade import SCRIPT, Evidence
 from slurm_pal.sensitivity.catalogue import APPLICATIONS, BY_INPUT, MODELS, PROGRAMS, PURPOSE
 

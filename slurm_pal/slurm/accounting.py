@@ -17,7 +17,8 @@ from typing import IO, BinaryIO, cast
 from slurm_pal.base.errors import PalError, SlurmError
 from slurm_pal.base.hostlist import expand
 from slurm_pal.base.numbers import digits
-from slurm_pal.slurm.question import NOT_IN_PATH, Runner, clean_environment
+from slurm_pal.slurm.question import NOT_IN_PATH, Runner
+from slurm_pal.slurm.told import clean_environment
 
 COLUMNS = (
     "JobIDRaw", "User", "Account", "QOS", "Partition", "Submit", "Eligible", "Start", "End", "ElapsedRaw",

@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-
 from slurm_pal.base.cluster import Counting, Node
 from slurm_pal.base.errors import NotNowError, SlurmError, UsageError
 from slurm_pal.base.files import slurm_conf
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SlurmJob
+from slurm_pal.base.light import Callable, Mapping, Sequence, pattern
 from slurm_pal.base.numbers import digits
 from slurm_pal.slurm import parse, question, releases, told, topology
 from slurm_pal.slurm.client import Completed, Overview, Runner
-from slurm_pal.slurm.question import NOT_IN_PATH, clean_environment
-from slurm_pal.slurm.sealed import Sealed
+from slurm_pal.slurm.question import NOT_IN_PATH
+from slurm_pal.slurm.sealed import PROMPT, Sealed
 from slurm_pal.slurm.site_conf import site_counting
 from slurm_pal.slurm.states import job_state
 
@@ -24,8 +22,8 @@ if TYPE_CHECKING:
     import subprocess
 
 NOT_NOW = "Resource temporarily unavailable"  # EAGAIN: from 24.11 on, for a pending job that is in a scheduling cycle
-_PROMPT = "scontrol: "
-_TASK = r"JobId=[0-9]+ (?:Array|Het)JobId="
+_VERSION = pattern(r" Version=([0-9]{1,4})\.([0-9]{1,4})")
+_TASK = pattern(r"JobId=[0-9]+ (?:Array|Het)JobId=")
 
 
 class Processes:
@@ -72,7 +70,7 @@ class Processes:
 
         pipe = subprocess.PIPE
         try:
-            env = clean_environment(self._environ)
+            env = told.clean_environment(self._environ)
             return subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=env)
         except FileNotFoundError:
             raise SlurmError(f"{argv[0]} is not in PATH: {NOT_IN_PATH}") from None
@@ -114,16 +112,16 @@ class CliClient:
     def overview(
         self, reservations: bool = False, marked: bool = False, whole: frozenset[str] = frozenset()
     ) -> Overview:
-        kinds, fields = question.kinds(reservations), told.ALL if marked else told.FEW
+        kinds, fields = told.kinds(reservations), told.ALL if marked else told.FEW
         asked, self._asked = self._asked, None
         if asked is None or (asked.kinds, asked.fields) != (kinds, fields):
             asked = question.begin(self._run, kinds, fields)
         try:
             done = asked.scontrol()
+            texts = sections(kinds, asked.part, done)
+            seen = self._clear_of_jobs(texts, done)  # while squeue may still be at work
         finally:
             listed = asked.squeue()
-        texts = sections(kinds, asked.part, done)
-        seen = self._clear_of_jobs(texts, done)
         if "job" not in texts:
             raise SlurmError(f"scontrol ended before it had shown all jobs: {_complaint(done)}")
         rows = self._rows(listed, fields, asked.word)
@@ -150,7 +148,7 @@ class CliClient:
             raise SlurmError(f"scontrol shows no nodes: {_complaint(done) or 'the cluster is empty'}")
         network = topology.parse(sections.get("topology", ""))
         if network.kind == topology.BLOCK:  # slurmctld is never older than a slurmd
-            versions = re.findall(r" Version=([0-9]{1,4})\.([0-9]{1,4})", sections.get("node", ""))
+            versions = _VERSION.findall(sections.get("node", ""))
             network = network._replace(release=max(((int(y), int(m)) for y, m in versions), default=(0, 0)))
         return Overview(tuple(nodes), (), tuple(found), reserved, network=network)
 
@@ -183,7 +181,7 @@ class CliClient:
         for job_id, answer in self._answers(job_ids).items():
             lines = _jobs(_records(answer))
             mine = [line for number, line in lines if number == job_id][:1]
-            if mine and not re.match(_TASK, mine[0]):
+            if mine and not _TASK.match(mine[0]):
                 mine = [line for _, line in lines]
             if mine:
                 found[job_id] = " ".join(mine)
@@ -332,7 +330,7 @@ class CliClient:
 
     def _show(self, what: Sequence[str]) -> Completed:
         """One interactive scontrol that shows all of this, one line for each record."""
-        return self._run(["scontrol", "-d", "-o"], question.shown(what))
+        return self._run([*told.SCONTROL], told.shown(what))
 
     def _checked(self, argv: Sequence[str], stdin: str = "") -> Completed:
         done = self._run(argv, stdin)
@@ -356,8 +354,22 @@ def sections(kinds: Sequence[str], part: str, done: Completed) -> dict[str, str]
 
 
 def _parted(part: str, done: Completed) -> list[str]:
-    """The text before each line that is this word, and after the last."""
-    return re.split(rf"^(?:{re.escape(_PROMPT)})*{re.escape(part)}\n", done.stdout, flags=re.MULTILINE)
+    """The text before each line that is this word, and after the last. scontrol may echo the word behind others."""
+    found = [""]
+    *pieces, last = done.stdout.split(f"{part}\n")
+    for piece in pieces:
+        text = found.pop() + piece
+        bare = text[: _prompts_at(text)]
+        found += [bare, ""] if not bare or bare.endswith("\n") else [f"{text}{part}\n"]
+    return [*found[:-1], found[-1] + last]
+
+
+def _prompts_at(text: str) -> int:
+    """Where the prompts at the end of a text begin."""
+    end = len(text)
+    while text.endswith(PROMPT, 0, end):
+        end -= len(PROMPT)
+    return end
 
 
 def fitting(jobs: Sequence[SlurmJob], nodes: Sequence[Node]) -> tuple[SlurmJob, ...]:
@@ -388,7 +400,7 @@ def fitting(jobs: Sequence[SlurmJob], nodes: Sequence[Node]) -> tuple[SlurmJob, 
 
 def _lines(text: str) -> list[str]:
     """Lines without the prompt that an interactive scontrol may put before them."""
-    return [line.removeprefix(_PROMPT) if line.startswith(_PROMPT) else line for line in text.split("\n")]
+    return [line.removeprefix(PROMPT) if line.startswith(PROMPT) else line for line in text.split("\n")]
 
 
 def _records(stdout: str) -> list[str]:
@@ -400,12 +412,12 @@ def _records(stdout: str) -> list[str]:
     records: list[str] = []
     for line in stdout.split("\n"):
         text = line
-        while text.startswith(_PROMPT):
-            text = text[len(_PROMPT) :]
+        while text.startswith(PROMPT):
+            text = text[len(PROMPT) :]
         in_job = bool(records) and records[-1].startswith("JobId=")
         if text.startswith("JobId=") or not in_job:
             records.append(text)
-        elif text and not line.startswith(_PROMPT):
+        elif text and not line.startswith(PROMPT):
             records[-1] += f" {line}"
     return records
 

@@ -8,11 +8,9 @@ the default), `CliClient` over `slurm.fake.FakeSlurm` (tests), `slurm.pyslurm_cl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.base.light import NamedTuple, Protocol
+from slurm_pal.base.light import NamedTuple, Protocol, Sequence
 from slurm_pal.slurm.question import Completed as Completed
 from slurm_pal.slurm.question import Runner as Runner
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_UNKNOWN

@@ -12,51 +12,53 @@ out first.
 from __future__ import annotations
 
 import time
-from functools import lru_cache
 from sys import intern
 
 from slurm_pal.base.cluster import Counting, Node, Partition
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import Asks, SlurmJob
-from slurm_pal.base.light import Any, pattern
-from slurm_pal.base.numbers import MOST_GPUS, digits
+from slurm_pal.base.light import Any, cached, pattern
+from slurm_pal.base.numbers import digits
+from slurm_pal.slurm.gres import gpu_count, gpu_indexes, gpu_types, gpu_types_asked, other_gres
 from slurm_pal.slurm.states import job_state, node_states
+from slurm_pal.slurm.told import NOTHING
 
 _KEY = pattern(r"(?:^| )([A-Z][A-Za-z0-9_/:.]*)=")
-_LAYOUT = pattern(r"(?:^| )Nodes=([^ ]+) CPU_IDs=[^ ]* Mem=[^ ]* GRES=([^ ]*)")
-_GRES = pattern(r"(?:gres[/:])?gpu((?:[:=/][^,():=]+)*?)(?:[:=]([0-9]{1,9}))?(?:\(([^()]*)\))?(?:,|$)")
-_BRACKETS = pattern(r"\([^()]*\)")
-_GRES_HEAD = pattern(r"^gres[:/]")
-_AMOUNT = pattern(r"([0-9]{1,12})([KMGTPkmgtp]?)")
-_SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
 _SPAN = pattern(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-_WHOLE = pattern(r"-?[0-9]{1,18}(?![0-9])")
-_STAMP = pattern(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
 _NAME = pattern(r"(?s)^(JobId=[0-9]+ .*?\bJobName=)(.*?)(?= (?:(?:SLUID|HetJobIdSet)=\S* )*UserId=)")
 _ONCE = (" UserId=", " JobState=")
 _EACH = frozenset({"Nodes", "CPU_IDs", "Mem", "GRES"})
 """Keys that occur in a record once for each group of nodes."""
 LEASE_MARK = "pal:lease="
 """How the mark of a lease begins, in a job's comment or admin comment."""
-_SUBMIT_LINE = pattern(r"(?s) SubmitLine=.*?(?= WorkDir=/)")
+_SUBMIT_LINE, _AFTER_IT = " SubmitLine=", " WorkDir=/"
 """The user's command line, from 26.05 on: it may hold any words, and comes before keys that matter."""
 _ASKED = (
     "NumCPUs", "NumNodes", "MinMemoryNode", "MinMemoryCPU", "Exclusive", "OverSubscribe",
     "TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqTRES",
 )  # fmt: skip
-_TYPE = pattern(r"\bgpu[:/=]([A-Za-z][\w.-]*)")
-_MEMORY = pattern(r"([0-9]{1,15}(?:\.[0-9]{1,3})?)([KMGTP]?)")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
-NOTHING = frozenset({"", "(null)", "N/A", "None", "Unknown", "n/a"})
-"""Slurm's words for nothing."""
+_STAMP_LENGTH = len("2026-11-22T08:30:00")
+_KEY_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_/:."
 
 
 def fields(line: str) -> dict[str, str]:
     """The key=value pairs of one `-o` line, first occurrence of a key first."""
-    # Each tick reads thousands of jobs: one split and one dict per job, and all share their keys.
-    _, *parts = _KEY.split(_SUBMIT_LINE.sub("", line.rstrip("\n"), count=1))
-    keys, values = [*map(intern, parts[::2])], [text.strip() for text in parts[1::2]]
+    text = line.rstrip("\n")
+    before, submitted, rest = text.partition(_SUBMIT_LINE)
+    if submitted and _AFTER_IT in rest:
+        text = before + rest[rest.index(_AFTER_IT) :]
+    keys: list[str] = []
+    values: list[str] = []
+    for word in text.split(" "):
+        key, sign, said = word.partition("=")
+        if sign and key and not key.strip(_KEY_LETTERS) and "A" <= key[0] <= "Z":
+            keys.append(intern(key))
+            values.append(said)
+        elif values:
+            values[-1] += f" {word}"
+    values = [text.strip() for text in values]
     pairs = dict(zip(keys, values, strict=True))
     if len(pairs) < len(keys):
         pairs |= zip(reversed(keys), reversed(values), strict=True)
@@ -71,8 +73,12 @@ def value(pairs: dict[str, str], key: str) -> str:
 
 def whole(text: str, default: int = 0) -> int:
     """A whole number at the start of a text; `default` where there is none."""
-    match = _WHOLE.match(text)
-    return int(match.group()) if match else default
+    number = digits(text)
+    if number is not None:
+        return number
+    rest = text.removeprefix("-")
+    number = digits(rest[: len(rest) - len(rest.lstrip("0123456789"))])
+    return default if number is None else -number if len(rest) < len(text) else number
 
 
 def seconds(text: str) -> int | None:
@@ -95,10 +101,10 @@ def seconds(text: str) -> int | None:
 
 def unix_s(text: str) -> float:
     """Slurm's local time stamp as Unix seconds; 0.0 for Unknown and the like."""
-    match = _STAMP.match(text)
-    if not match:
+    numbers = [digits(part) for part in (text[:4], *(text[at : at + 2] for at in (5, 8, 11, 14, 17)))]
+    if len(text) < _STAMP_LENGTH or text[4:17:3] != "--T::" or None in numbers:
         return 0.0
-    year, month, day, hour, minute, second = (int(part) for part in match.groups())
+    year, month, day, hour, minute, second = (number or 0 for number in numbers)
     try:
         return time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
     except (OverflowError, ValueError):
@@ -115,32 +121,6 @@ def has_task(text: str, index: int) -> bool:
         if match and int(match[1]) <= index <= int(match[2] or match[1]):
             return (index - int(match[1])) % (digits(step) or 1) == 0
     return False
-
-
-def gpu_types(gres: str) -> tuple[str, ...]:
-    """One type per GPU index of a node's `Gres=`; "" for an untyped GPU.
-
-    Slurm lists types one after another, and numbers the GPUs in that order.
-    """
-    types: list[str] = []
-    for kind, count, _ in _GRES.findall(gres):
-        types += [kind.strip(":=/")] * min(int(count or 1), MOST_GPUS)
-    return tuple(types[:MOST_GPUS])
-
-
-def gpu_count(gres: str) -> int:
-    """How many GPUs a GRES text counts (`gpu:v0:1,gpu:v1:2` is 3)."""
-    return sum(int(count or 1) for _, count, _ in _GRES.findall(gres)) if gres not in NOTHING else 0
-
-
-def gpu_indexes(gres: str) -> tuple[int, ...]:
-    """The indexes in a job's `GRES=gpu:2(IDX:0-1)`; () where Slurm does not print them."""
-    indexes: list[int] = []
-    for _, _, detail in _GRES.findall(gres):
-        if detail.startswith("IDX:"):
-            for first, last in _SPAN.findall(detail):
-                indexes += range(int(first), min(int(last or first) + 1, MOST_GPUS))
-    return tuple(sorted(indexes))
 
 
 def node(line: str) -> Node:
@@ -168,31 +148,13 @@ def node(line: str) -> Node:
     )
 
 
-@lru_cache(256)
+@cached(256)
 def _threads_of(cpus: str, sockets: str, cores: str) -> int:
     """CPUs for each core; 1 where the site counts cores only (CPUs= in slurm.conf(5)), whatever hardware has."""
     return max(1, whole(cpus) // max(1, whole(sockets) * whole(cores))) if sockets and cores else 1
 
 
-def other_gres(text: str) -> dict[str, int]:
-    """How many of each generic resource beside GPUs a text counts: by name, and by name:type where it says a type."""
-    found: dict[str, int] = {}
-    for part in _BRACKETS.sub("", text).split(","):
-        name, _, rest = _GRES_HEAD.sub("", part).replace("=", ":").partition(":")
-        kind, _, count = rest.rpartition(":")
-        match = _AMOUNT.fullmatch(count)
-        if not match:  # a type alone, or nothing: one
-            kind, number = rest, 1
-        else:
-            number = int(match[1]) << _SHIFTS[match[2].upper()]
-        kinds = [word for word in kind.split(":") if word and word != "no_consume"]
-        if name and name not in (*NOTHING, "gpu"):
-            for key in (name, *(f"{name}:{word}" for word in kinds[:1])):
-                found[key] = found.get(key, 0) + number
-    return found
-
-
-@lru_cache(256)
+@cached(256)
 def _others_of(gres: str, used: str) -> tuple[tuple[str, int], ...]:
     taken = other_gres(used)
     shared = {name for name in other_gres(gres) if f"{name}:no_consume" in gres or f"{name}(no_consume)" in gres}
@@ -200,24 +162,24 @@ def _others_of(gres: str, used: str) -> tuple[tuple[str, int], ...]:
 
 
 # Most nodes of a cluster have the same few texts.
-_states_of = lru_cache(256)(node_states)
-_types_of = lru_cache(256)(gpu_types)
-_count_of = lru_cache(256)(gpu_count)
+_states_of = cached(256)(node_states)
+_types_of = cached(256)(gpu_types)
+_count_of = cached(256)(gpu_count)
 
 
-@lru_cache(256)
+@cached(256)
 def _features_of(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))
 
 
 def word(line: str, key: str) -> str:
     """The value of the first ` key=` of a line up to the next blank, "" for Slurm's words for nothing."""
-    start = line.find(f" {key}=") + 1
-    if start == 0 and not line.startswith(f"{key}="):
-        return ""
-    start += len(key) + 1
-    end = line.find(" ", start)
-    text = line[start:] if end < 0 else line[start:end]
+    _, found, rest = line.partition(f" {key}=")
+    if not found:
+        if not line.startswith(f"{key}="):
+            return ""
+        rest = line[len(key) + 1 :]
+    text = rest.partition(" ")[0]
     return "" if text in NOTHING else text.rstrip("\n")
 
 
@@ -392,14 +354,14 @@ def reason(text: str) -> str:
     return text.lstrip("(").replace(" ", "_")
 
 
-@lru_cache(1024)  # most jobs ask for the same few things
+@cached(1024)  # most jobs ask for the same few things
 def _asks(cpus: str, nodes: str, node_memory: str, cpu_memory: str, exclusive: str, shared: str, *tres: str) -> Asks:
     first, _, last = nodes.partition("-")
     low = whole(first, 1)
     return Asks(
         gpus=any("gpu" in text for text in tres),
         gpus_in_all=gpu_count(tres[1]),
-        gpu_types=frozenset(kind for text in tres for kind in _TYPE.findall(text)),
+        gpu_types=frozenset(kind for text in tres for kind in gpu_types_asked(text)),
         cpus=whole(cpus),
         nodes_min=low,
         nodes_max=whole(last, low),
@@ -411,10 +373,22 @@ def _asks(cpus: str, nodes: str, node_memory: str, cpu_memory: str, exclusive: s
 
 
 def _mib(text: str) -> float:
-    match = _MEMORY.fullmatch(text)
-    return float(match[1]) * _MIB[match[2]] if match else 0.0
+    unit = text[-1:] if text[-1:] in _MIB else ""
+    whole_part, point, rest = text.removesuffix(unit).partition(".")
+    if digits(whole_part) is None or len(whole_part) > 15 or (point and (digits(rest) is None or len(rest) > 3)):
+        return 0.0
+    return float(text.removesuffix(unit)) * _MIB[unit]
 
 
 def _layout(text: str) -> list[tuple[str, str]]:
-    """(nodes, GRES there)."""
-    return _LAYOUT.findall(text) if " CPU_IDs=" in text else []  # a pending job has none
+    """(nodes, GRES there) of each ` Nodes=n1 CPU_IDs=0-3 Mem=0 GRES=gpu:2(IDX:0-1)`; a pending job has none."""
+    found = []
+    before, *groups = text.split(" CPU_IDs=")
+    for group in groups:
+        nodes = before.rpartition(" ")[2]
+        _, memory, gres = (*group.split(" ", 3), "", "")[:3]
+        names, given = nodes.removeprefix("Nodes="), gres.removeprefix("GRES=")
+        if memory.startswith("Mem=") and names not in ("", nodes) and given != gres:
+            found.append((names, given))
+        before = group
+    return found

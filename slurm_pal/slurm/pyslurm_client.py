@@ -18,7 +18,7 @@ from slurm_pal.base.errors import MissingPackageError, SlurmError
 from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.numbers import digits
-from slurm_pal.slurm import parse
+from slurm_pal.slurm import gres, parse
 from slurm_pal.slurm.cli import CliClient, sections
 from slurm_pal.slurm.client import Overview, in_overview
 from slurm_pal.slurm.states import job_state, node_states
@@ -82,7 +82,7 @@ def _job(row: dict[str, Any]) -> SlurmJob:
     for node, layout in (row["layout"] or {}).items():
         held = [value for name, value in (layout.get("gres") or {}).items() if name.startswith("gpu")]
         texts = (str(value.get("indexes", "")) for value in held if isinstance(value, dict))
-        gpus[node] = tuple(sorted(k for text in texts for k in parse.gpu_indexes(f"gpu:1(IDX:{text})") if text))
+        gpus[node] = tuple(sorted(k for text in texts for k in gres.gpu_indexes(f"gpu:1(IDX:{text})") if text))
     per_node = row["gres_per_node"] or {}
     return SlurmJob(
         job_id=int(row["id"]),

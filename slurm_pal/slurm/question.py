@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Callable, NamedTuple, Sequence
 from slurm_pal.slurm import told
 
 NOT_IN_PATH = "apt-get install slurm-client, or load your site's Slurm"
-_FOREIGN = ("SQUEUE_", "SINFO_", "SBATCH_", "SCONTROL_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
-"""Variables that change what Slurm's commands print or do; our own calls never want them."""
 
 
 class Completed(NamedTuple):
@@ -24,22 +19,6 @@ class Completed(NamedTuple):
 
 Runner = Callable[[Sequence[str], str], Completed]
 """Runs an argv list with a text on stdin. Raises SlurmError when it cannot be run or takes too long."""
-
-
-def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment (default: this process's) for our own Slurm calls, without the user's display settings."""
-    kept = {k: v for k, v in (os.environ if environ is None else environ).items() if not k.startswith(_FOREIGN)}
-    return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
-
-
-def kinds(reservations: bool) -> tuple[str, ...]:
-    """What scontrol is to show; jobs last, since their users' texts are among them."""
-    return ("node", "partition", "topology", *(["reservation"] if reservations else []), "job")
-
-
-def shown(what: Sequence[str]) -> str:
-    """The words for an interactive scontrol that shows all of this."""
-    return "\n".join([*(f"show {kind}" for kind in what), "quit", ""])
 
 
 class Question(NamedTuple):
@@ -56,8 +35,7 @@ class Question(NamedTuple):
 def begin(run: Runner, kinds: Sequence[str], fields: Sequence[str]) -> Question:
     """Start both at once where the runner can start a command without waiting for it. Raises SlurmError."""
     word, part = told.mark(), told.mark()
-    what = [line for kind in kinds for line in (kind, f"hostnames {part}")]
-    scontrol = started(run, ["scontrol", "-d", "-o"], shown(what))  # first: it takes longer
+    scontrol = started(run, [*told.SCONTROL], told.asking(kinds, part))  # first: it takes longer
     squeue = started(run, told.argv(fields, word), "")
     return Question(tuple(kinds), tuple(fields), word, part, squeue, scontrol)
 

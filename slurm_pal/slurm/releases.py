@@ -8,8 +8,6 @@ all three (make test-releases); docs/slurm.md has the differences that users see
 
 from __future__ import annotations
 
-import re
-
 from slurm_pal.base.errors import SlurmError
 
 Release = tuple[int, int]
@@ -61,6 +59,8 @@ def printed(stdout: str, command: str) -> Release:
 
     Debian's packages print `slurm-wlm 22.05.8`, others `slurm 22.05.8`.
     """
+    import re
+
     match = re.search(r"(?:^|\s)([0-9]{1,4})\.([0-9]{1,4})", stdout)
     if match is None:
         raise SlurmError(f"{command} printed {stdout.strip()!r}, not a release")

@@ -15,7 +15,7 @@ from slurm_pal.base.cluster import Node, Partition
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.slurm import parse
+from slurm_pal.slurm import gres, parse
 from slurm_pal.slurm.states import JOB_ENDED
 
 Row = Mapping[str, Any]
@@ -173,7 +173,7 @@ def job(row: Row) -> SlurmJob:
     details = words(row.get("gres_detail")) if isinstance(row.get("gres_detail"), list) else []
     found = parse.job_of(pairs, "")
     times: dict[str, Any] = {name: float(number(row.get(key)) or 0) for name, key in _TIMES.items()}
-    given = sum(parse.gpu_count(detail) for detail in details)
+    given = sum(gres.gpu_count(detail) for detail in details)
     if limit is None and found.state not in JOB_ENDED:  # Slurm counts a year, or more
         times["end_s"] = 0.0
     return found._replace(gpus=_gpus(row, details), gpus_given=given, **times)
@@ -230,7 +230,7 @@ def _gpus(row: Row, details: list[str]) -> dict[str, tuple[int, ...]]:
         return {}
     if len(details) != len(names):
         details = [""] * len(names)
-    return {name: parse.gpu_indexes(detail) for name, detail in zip(names, details, strict=True)}
+    return {name: gres.gpu_indexes(detail) for name, detail in zip(names, details, strict=True)}
 
 
 def has_task(row: Row, index: int) -> bool:

@@ -10,30 +10,31 @@ GPUs only the number is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from sys import intern
 
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.base.light import NamedTuple, pattern
+from slurm_pal.base.light import Callable, Iterator, Mapping, NamedTuple, Sequence, pattern
+from slurm_pal.base.numbers import digits
 from slurm_pal.slurm import parse, told
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_UNKNOWN, job_state
+from slurm_pal.slurm.told import NOTHING
 
 MOST_TWICE = 200
 """At most this many jobs whose id occurs twice in the answer are asked for singly; others stay unmatched."""
 
-_HEAD = pattern(
-    r"(?m)^(?:scontrol: )*JobId=([0-9]{1,10}) "
-    r"((?:(?:Array(?:JobId|TaskId|TaskThrottle)|HetJob(?:Id|Offset))=[^ \n]* )*)JobName=",
-)
-_NEXT = pattern(r" (?:(?:SLUID|HetJobIdSet)=[^ \n]* )*(?=UserId=)")
-_TAME = pattern(r"[^\s=]*")
+PROMPT = "scontrol: "
+"""What an interactive scontrol prints before each command, so before its answer."""
+_ID, _NAME, _OWNER = "JobId=", "JobName=", "UserId="
+_ID_DIGITS = 10
+_OF_ARRAY = ("ArrayJobId=", "ArrayTaskId=", "ArrayTaskThrottle=", "HetJobId=", "HetJobOffset=")
+"""Keys that may stand between the id and the name."""
+_OF_SET = ("SLUID=", "HetJobIdSet=")
+"""The same, between name and owner."""
 _BEFORE = ("account", "wckey", "qos", "allocnodes")
 """What users write between a record's head and the end of Slurm's own part."""
 _END = " Features="
 """What nodes must offer: here users' texts begin again. slurmctld of 22.05 accepts `fast*1 JobState=RUNNING`."""
 _MIDDLE_END = "Licenses"
-_KEY = pattern(r" ([A-Z][A-Za-z]*)=")
-_WORD = pattern(r"[^ \n]*")
 _TEXTS = {key: field for field, key in told.WANTED.items()} | {"ClusterFeatures": "clusterfeature"}
 _MARKED = pattern(r"(?:^|\s)pal:")
 _OTHERS = tuple(f" {key}=" for key in ("NtasksPerTRES", "BatchFeatures", "Extra", "SegmentSize"))
@@ -55,17 +56,17 @@ class _Own(NamedTuple):
         a job with them is left to Slurm.
         """
         pairs, at = {}, self.end
-        while (key := _KEY.match(self.text, at)) and key[1] != _MIDDLE_END:
-            shown = row.get(_TEXTS.get(key[1], ""))
+        while (key := _key_at(self.text, at)) and key != _MIDDLE_END:
+            start = at + len(f" {key}=")
+            shown = row.get(_TEXTS.get(key, ""))
             if shown is None:
-                word = _WORD.match(self.text, key.end())
-                shown = word[0] if word else ""
-            elif shown in parse.NOTHING:
+                shown = _word_at(self.text, start)
+            elif shown in NOTHING:
                 shown = "(null)"
-            at = key.end() + len(shown)
-            if not self.text.startswith(shown, key.end()):
+            at = start + len(shown)
+            if not self.text.startswith(shown, start):
                 return None
-            pairs[key[1]] = parse.plain(shown)
+            pairs[key] = parse.plain(shown)
         return pairs if key else None
 
     def others(self) -> dict[str, str]:
@@ -100,15 +101,16 @@ class Sealed:
 
     def _found(self, text: str) -> Iterator[tuple[int, _Own]]:
         """The records whose head is the one that the job must have by squeue."""
-        for head in _HEAD.finditer(text):
-            row = self._rows.get(int(head[1]))
-            if row is None or not text.startswith(row["name"], head.end()):
+        for job_id, start, name_at in _heads(text):
+            row = self._rows.get(job_id)
+            if row is None or not text.startswith(row["name"], name_at):
                 continue
-            behind = _NEXT.match(text, head.end() + len(row["name"]))
-            end = text.find(_END, behind.end()) if behind else -1
-            if behind is None or end < 0 or not all(_TAME.fullmatch(row[field]) for field in _BEFORE):
+            after = name_at + len(row["name"])
+            owner_at = _behind(text, after + 1, _OF_SET, _OWNER) if text.startswith(" ", after) else -1
+            end = text.find(_END, owner_at) if owner_at >= 0 else -1
+            if end < 0 or not all(_is_tame(row[field]) for field in _BEFORE):
                 continue
-            yield int(head[1]), _Own(f"JobId={head[1]} {head[2]}", text[behind.end() : end], text, end)
+            yield job_id, _Own(text[start : name_at - len(_NAME)], text[owner_at:end], text, end)
 
     def job(self, job_id: int) -> SlurmJob:
         """One job. What its user wrote comes from squeue, all else from Slurm's own part of the record."""
@@ -156,6 +158,54 @@ class Sealed:
         return jobs, frozenset(queued)
 
 
+def _heads(text: str) -> Iterator[tuple[int, int, int]]:
+    """(id, where the record begins, where the name begins) of each line that begins as a record does."""
+    at = text.find(_ID)
+    while at >= 0:
+        number, blank, _ = text[at + len(_ID) : at + len(_ID) + _ID_DIGITS + 1].partition(" ")
+        job_id = digits(number)
+        if blank and job_id is not None and _begins_line(text, at):
+            name_at = _behind(text, at + len(f"{_ID}{number} "), _OF_ARRAY, _NAME)
+            if name_at >= 0:
+                yield job_id, at, name_at + len(_NAME)
+        at = text.find(_ID, at + 1)
+
+
+def _begins_line(text: str, at: int) -> bool:
+    """Whether nothing but prompts stands before this place in its line."""
+    while text.startswith(PROMPT, at - len(PROMPT)) and at >= len(PROMPT):
+        at -= len(PROMPT)
+    return at == 0 or text[at - 1] == "\n"
+
+
+def _behind(text: str, at: int, keys: tuple[str, ...], last: str) -> int:
+    """Where `last` begins behind pairs of these keys, each once or more or not at all; -1 if something else comes."""
+    while not text.startswith(last, at):
+        blank = text.find(" ", at)
+        if blank < 0 or not text.startswith(keys, at) or "\n" in text[at:blank]:
+            return -1
+        at = blank + 1
+    return at
+
+
+def _key_at(text: str, at: int) -> str:
+    """The key of a pair that begins here with a blank, "" where none does."""
+    end = text.find("=", at)
+    key = text[at + 1 : end]
+    plain = end > at + 1 and text[at] == " " and key.isascii() and key.isalpha() and key[0].isupper()
+    return key if plain else ""
+
+
+def _word_at(text: str, at: int) -> str:
+    ends = [end for end in (text.find(" ", at), text.find("\n", at)) if end >= 0]
+    return text[at : min(ends, default=len(text))]
+
+
+def _is_tame(text: str) -> bool:
+    """Whether a text holds neither a blank nor a sign that could make it look like a pair."""
+    return not text or ("=" not in text and text.split() == [text])
+
+
 def _words_of_ours(row: Mapping[str, str]) -> bool:
     return any("pal:" in row[field] and _MARKED.search(row[field]) for field in ("comment", "admin_comment"))
 
@@ -165,7 +215,7 @@ def _texts(row: Mapping[str, str]) -> dict[str, str]:
     found = {
         key: parse.plain(text)
         for field, key in told.TEXTS.items()
-        if (text := row.get(field, "")) and text not in parse.NOTHING
+        if (text := row.get(field, "")) and text not in NOTHING
     }
     if found.get("Switches") == "0":
         del found["Switches"]

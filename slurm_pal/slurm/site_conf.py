@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 
 from slurm_pal.base.cluster import Counting, Partition
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import MOST_BYTES, read_plain
+from slurm_pal.base.light import Iterator, Sequence
 from slurm_pal.slurm.parse import counting, whole
 
 _WANTED = {

@@ -7,11 +7,9 @@ a topology.conf. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.hostlist import expand, fold
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Collection, NamedTuple, Sequence
 from slurm_pal.base.numbers import digits
 from slurm_pal.slurm.releases import Release
 

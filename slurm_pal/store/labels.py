@@ -6,10 +6,8 @@ The tick or the publisher writes a site's folder; a user's own one comes from `p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
-from slurm_pal.base.light import json
+from slurm_pal.base.light import Iterable, json
 from slurm_pal.store.user_files import Kind
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing

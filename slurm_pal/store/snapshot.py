@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import math
 import sys
-from array import array
 from binascii import crc32
-from collections.abc import Mapping, Sequence
 
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.faults import FAULTS, OK, state_of
 from slurm_pal.base.files import Reader, read_trusted, sweep_words, write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
-from slurm_pal.base.light import Any, NamedTuple, json
+from slurm_pal.base.light import Any, Mapping, NamedTuple, Sequence, json
 from slurm_pal.base.numbers import digits
 
 Column = Any
-"""An `array.array` of the type that `_TYPES` gives it; its element type is not known to mypy."""
+"""Numbers of the type that `_TYPES` gives it: an `array.array`, or a view of the bytes that were read."""
 
 SCHEMA = "pal.snapshot/1"
 NO_CLASS = 255
@@ -182,6 +180,13 @@ _TYPES |= {f"slowdown_{c}": "f" for c in SENSITIVITY_CLASSES} | {f"class_{c}": "
 _TEXTS = ("nodes", "uuids", "models")
 
 
+def changeable(snapshot: Snapshot, name: str) -> Column:
+    """A copy of a column, of the same type, that may be changed."""
+    from array import array
+
+    return array(_TYPES[name], snapshot.columns[name])
+
+
 def publish(
     path: str,
     gpus: Sequence[GpuScore],
@@ -240,6 +245,8 @@ def encode(
 
 
 def _columns(rows: Sequence[GpuScore]) -> tuple[dict[str, Column], dict[str, list[str]]]:
+    from array import array
+
     columns: dict[str, Column] = {name: array(code) for name, code in _TYPES.items()}
     models = {model: i for i, model in enumerate(sorted({g.model for g in rows}))}
     nodes: list[str] = []
@@ -273,10 +280,12 @@ def _class_number(name: str) -> int:
 
 
 def _encode(header: dict[str, object], columns: dict[str, Column], texts: dict[str, list[str]]) -> bytes:
+    from array import array
+
     parts: list[bytes] = []
     layout: list[list[object]] = []
     for name, column in columns.items():
-        little = array(column.typecode, column)
+        little = array(_TYPES[name], column)
         if sys.byteorder == "big":
             little.byteswap()
         parts.append(little.tobytes())
@@ -341,16 +350,23 @@ def _decode(header: dict[str, object], raw: bytes, start: int, path: str) -> Sna
         if code == "text":
             texts[str(name)] = part.decode().split("\n")[:-1]
         elif str(name) in _TYPES:
-            column = array(_TYPES[str(name)])
-            column.frombytes(part)
-            if sys.byteorder == "big":
-                column.byteswap()
-            columns[str(name)] = column
+            columns[str(name)] = _column(_TYPES[str(name)], part)
     missing = [name for name in (*_TYPES, *_TEXTS) if name not in columns and name not in texts]
     if missing:
         raise DataError(f"snapshot {path} lacks {', '.join(missing)}: run pal-profile publish-scores")
     _check_lengths(columns, texts)
     return Snapshot(header, columns, texts)
+
+
+def _column(code: str, part: bytes) -> Column:
+    """Little-endian numbers as this machine reads them. `array` is not needed for that, and loads `collections`."""
+    if sys.byteorder == "little":
+        return memoryview(part).cast(code)  # type: ignore[call-overload]
+    from array import array
+
+    column = array(code, part)
+    column.byteswap()
+    return column
 
 
 def _check_lengths(columns: dict[str, Column], texts: dict[str, list[str]]) -> None:

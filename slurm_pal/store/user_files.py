@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Sequence
 
 from slurm_pal.base import state
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import hand_to_slurm_user, read_trusted, write_atomic
-from slurm_pal.base.light import NamedTuple, suppress
+from slurm_pal.base.light import Iterable, NamedTuple, Sequence, suppress
 
 LARGEST = 1 << 20
 FOLDER_MODE = 0o711

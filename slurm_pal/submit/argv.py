@@ -7,10 +7,8 @@ option ("+"): everything from `--` or the script name on belongs to the script.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from slurm_pal.base.errors import UsageError
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Callable, NamedTuple, Sequence
 from slurm_pal.submit.options_table import LONG, NONE, REQUIRED, SAME, SHORT
 
 PAL_VALUES = (

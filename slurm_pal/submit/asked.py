@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Ask Slurm before palsub imports the code that reads the answer, or its own command line: Slurm works meanwhile."""
+"""The question to Slurm: asked before palsub loads the code that reads the answer, and who reads it."""
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Mapping, Sequence
-
-from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.files import slurm_conf
-from slurm_pal.base.light import suppress
+from slurm_pal.base.light import Mapping
 from slurm_pal.slurm import question, told
+from slurm_pal.submit.early import LEFT, SIGNS, VARIABLES
 from slurm_pal.submit.processes import runner
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
@@ -18,24 +14,23 @@ if TYPE_CHECKING:
     from slurm_pal.base.config import Config
     from slurm_pal.slurm.client import SlurmClient
     from slurm_pal.submit.argv import CommandLine
+    from slurm_pal.submit.early import Begun
     from slurm_pal.submit.script import Script
 
-_SIGNS = ("gpu", "gres", "tres", "-G")
-_VARIABLES = ("SBATCH_GPUS", "SBATCH_GRES", "SBATCH_TRES")
-_LEFT = ("hold", "begin", "dependency", "clusters", "het-group", "test-only")
-"""With these options Slurm chooses in any case (decide/request.py)."""
-_NEVER = ("--pal-off", "--pal-help", "--help", "--usage", "--version", *(f"--{name}" for name in _LEFT))
-_SCRIPT_BYTES = 1 << 14
 LONGEST_S = 30.0
 
 
 class Asked:
     """At most one question, and the runner that asks it."""
 
-    def __init__(self) -> None:
+    def __init__(self, begun: Begun | None = None) -> None:
+        """`begun`: one that has been begun already."""
         self.run = runner(LONGEST_S)
         self.question: question.Question | None = None
         self._rest: Config | None = None
+        if begun is not None:
+            squeue, scontrol = self.run.adopt(begun.squeue), self.run.adopt(begun.scontrol)
+            self.question = question.Question(begun.kinds, told.FEW, begun.word, begun.part, squeue, scontrol)
 
     def by_rest(self, config: Config) -> None:
         """Ask slurmrestd, when the answer is wanted, and not Slurm's commands."""
@@ -46,7 +41,7 @@ class Asked:
         """Ask, unless that has been done. Raises SlurmError."""
         if self._rest is not None:
             return
-        kinds = question.kinds(reservations)
+        kinds = told.kinds(reservations)
         if self.question is None or self.question.kinds != kinds:
             self.run.end()
             self.question = question.begin(self.run, kinds, told.FEW)
@@ -69,32 +64,7 @@ class Asked:
 
 def likely(line: CommandLine, script: Script | None, environment: Mapping[str, str]) -> bool:
     """Whether the job seems to ask for GPUs; a wrong guess costs slurmctld some small requests, or us some ms."""
-    if line.has(*_LEFT):
+    if line.has(*LEFT):
         return False
     words = [*(name for name, _ in line.options), *(script.words if script else ())]
-    return any(sign in word for word in words for sign in _SIGNS) or any(map(environment.get, _VARIABLES))
-
-
-def early(words: Sequence[str], environment: Mapping[str, str]) -> Asked:
-    """As `likely`, by the look of the words, before it is known what they mean. What fails here is tried again."""
-    asked = Asked()
-    wanted = environment.get("SLURM_PAL_OFF", "0") in ("", "0")
-    if environment.get("SLURM_PAL_SLURM_BACKEND") == "rest":
-        return asked
-    if wanted and not any(word.startswith(_NEVER) for word in words):
-        script = "".join(map(_text, words))
-        if any(sign in text for text in (*words, script) for sign in _SIGNS) or any(map(environment.get, _VARIABLES)):
-            with suppress(SlurmError):
-                asked.begin(any(word.startswith("--reserv") for word in words))
-    return asked
-
-
-def _text(word: str) -> str:
-    """The lines of a file with #SBATCH in them, if a word is its name: it may be the script."""
-    try:
-        if word.startswith("-") or not stat.S_ISREG(os.stat(word).st_mode):
-            return ""
-        with open(word, encoding="utf-8", errors="replace") as stream:
-            return "".join(line for line in stream.read(_SCRIPT_BYTES).split("\n") if line.startswith("#SBATCH"))
-    except (OSError, ValueError):
-        return ""
+    return any(sign in word for word in words for sign in SIGNS) or any(map(environment.get, VARIABLES))

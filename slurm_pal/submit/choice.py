@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, UNKNOWN_CLASS
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Mapping, NamedTuple
 from slurm_pal.base.numbers import digits
 from slurm_pal.sensitivity.cascade import DEFAULT_WHY
 from slurm_pal.submit.argv import CommandLine

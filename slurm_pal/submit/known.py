@@ -11,11 +11,10 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Mapping
 
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.jobs import UNKNOWN_CLASS
-from slurm_pal.base.light import suppress
+from slurm_pal.base.light import Mapping, suppress
 from slurm_pal.base.terminal import visible
 from slurm_pal.sensitivity import keys
 from slurm_pal.sensitivity.cascade import HISTORY, SCRIPT, WORD, Evidence, Verdict, decide

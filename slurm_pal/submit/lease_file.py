@@ -37,7 +37,7 @@ def prepare(lease: Lease, cluster: str) -> str:
     """
     # The pid shows the watcher whether we are alive; in containers, or from other hosts, another palsub may have it.
     path = os.path.join(state.folder("leases", cluster), f"new-{os.getpid()}-{os.urandom(4).hex()}.json")
-    write_atomic(path, _encode(lease), 0o600)
+    write_atomic(path, _encode(lease), 0o600, durable=False)  # nobody reads it after a power failure
     return path
 
 

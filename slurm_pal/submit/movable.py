@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
 from slurm_pal.base import marks
 from slurm_pal.base.jobs import UNKNOWN_CLASS
-from slurm_pal.base.light import NamedTuple
+from slurm_pal.base.light import Mapping, NamedTuple
 from slurm_pal.decide.request import Conflict, Request
 from slurm_pal.sensitivity.cascade import MEASURED
 from slurm_pal.submit.argv import CommandLine, Option
@@ -18,8 +15,9 @@ from slurm_pal.submit.script import Script
 
 LONGEST_ORIGIN = 60
 APPEND, TRUNCATE = "append", "truncate"
-_OWN_FILE = r"(?<!%)(?:%%)*%\d*[jJA]"
-"""In the name of an output file: the job's own number, so that no other job writes to it."""
+_OWN_FILE = "jJA"
+"""Behind % and a width in the name of an output file: the job's own number, so that no other job writes to it."""
+_DIGITS = "0123456789"
 
 
 class MovableRequest(NamedTuple):
@@ -79,7 +77,9 @@ def files(line: CommandLine, environment: Mapping[str, str], script: Script | No
 def _shared(name: str) -> bool:
     if not name or name.startswith("/dev/"):
         return False
-    return "\\" in name or not re.search(_OWN_FILE, name)  # after a backslash sbatch replaces nothing
+    fields = [field.lstrip(_DIGITS) for part in name.split("%%") for field in part.split("%")[1:]]
+    own = any(field[0] in _OWN_FILE for field in fields if field)
+    return "\\" in name or not own  # after a backslash sbatch replaces nothing
 
 
 def job_word(
@@ -90,7 +90,7 @@ def job_word(
     the user's own range, see `own_nodes`.
     """
     named = origin.removeprefix("$").replace(" ", ":").replace("=", ":") if sensitivity != UNKNOWN_CLASS else "default"
-    pairs = {marks.JOB: sensitivity, "from": re.sub(r"[^A-Za-z0-9_.,:+@%#-]", "", named)[:LONGEST_ORIGIN]}
+    pairs = {marks.JOB: sensitivity, "from": "".join(filter(_may_stand, named))[:LONGEST_ORIGIN]}
     if measured and sensitivity != UNKNOWN_CLASS and pairs["from"] not in MEASURED:
         pairs["mea"] = "1"
     if moving.movable:
@@ -102,6 +102,11 @@ def job_word(
     if open_mode:
         pairs["app"] = "1" if open_mode == APPEND else "0"
     return pairs | {marks.NODES: nodes} if nodes else pairs
+
+
+def _may_stand(letter: str) -> bool:
+    """Whether a mark can hold it."""
+    return letter.isascii() and (letter.isalnum() or letter in "_.,:+@%#-")
 
 
 def own_nodes(request: Request) -> str:

@@ -6,9 +6,8 @@ sbatch's precedence: command line, then SBATCH_* variables, then #SBATCH lines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from slurm_pal.base.errors import UsageError
+from slurm_pal.base.light import Mapping
 from slurm_pal.decide.request import Conflict, Request, read
 from slurm_pal.submit.argv import CommandLine, Option
 from slurm_pal.submit.options_table import ENVIRONMENT

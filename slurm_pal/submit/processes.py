@@ -7,14 +7,12 @@ import fcntl
 import os
 import select
 import time
-from collections.abc import Mapping, Sequence
 
 from slurm_pal.base.errors import SlurmError
-from slurm_pal.base.light import signal, suppress
-from slurm_pal.slurm.question import NOT_IN_PATH, Completed, clean_environment
-
-DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ]
-"""Python ignores these two signals; a child must find them as under a shell."""
+from slurm_pal.base.light import Mapping, Sequence, suppress
+from slurm_pal.slurm.question import NOT_IN_PATH, Completed
+from slurm_pal.slurm.told import clean_environment
+from slurm_pal.submit.early import Spawned
 
 COMPLAINT_S = 0.3
 REACH_S = 0.1
@@ -73,7 +71,19 @@ class runner:
 
     def start(self, argv: Sequence[str], stdin: str, environment: Mapping[str, str] | None = None) -> Answer:
         """Start a command; call the result to get its answer. `environment`: None for one without users' settings."""
-        answer = Answer(self, _Process(argv, stdin, clean_environment() if environment is None else environment))
+        try:
+            spawned = Spawned(argv, stdin, clean_environment() if environment is None else environment)
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError)
+            why = f"is not in PATH: {NOT_IN_PATH}" if missing else f"cannot be started: {error.strerror}"
+            raise SlurmError(f"{argv[0]} {why}") from None
+        return self.adopt(spawned)
+
+    def adopt(self, spawned: Spawned) -> Answer:
+        """Take over a running command; as the result of `start`."""
+        with suppress(OSError):  # its answer waits in the pipe while another is read
+            fcntl.fcntl(spawned.out, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        answer = Answer(self, _Process(spawned), spawned.started_s)
         self._answers.append(answer)
         return answer
 
@@ -86,9 +96,8 @@ class runner:
 class Answer:
     """The answer of a running command."""
 
-    def __init__(self, made_by: runner, process: _Process) -> None:
-        self._made_by, self._process = made_by, process
-        self._started_s = time.monotonic()
+    def __init__(self, made_by: runner, process: _Process, started_s: float) -> None:
+        self._made_by, self._process, self._started_s = made_by, process, started_s
         self._over = False
 
     def __call__(self) -> Completed:
@@ -107,29 +116,10 @@ class Answer:
 class _Process:
     """A child whose output is collected, both streams at once."""
 
-    def __init__(self, argv: Sequence[str], stdin: str, environment: Mapping[str, str]) -> None:
-        self._name = argv[0]
+    def __init__(self, spawned: Spawned) -> None:
+        self._child, self._name = spawned, spawned.name
+        self._out, self._err, self._pid = spawned.out, spawned.err, spawned.pid
         self._code: int | None = None
-        source, feed = os.pipe()
-        self._out, out = os.pipe()
-        with suppress(OSError):  # its answer waits in the pipe while another is read
-            fcntl.fcntl(self._out, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._err, err = os.pipe()
-        actions = [(os.POSIX_SPAWN_DUP2, source, 0), (os.POSIX_SPAWN_DUP2, out, 1), (os.POSIX_SPAWN_DUP2, err, 2)]
-        try:
-            os.write(feed, stdin.encode())  # a few words: far less than a pipe holds
-            self._pid = os.posix_spawnp(
-                argv[0], list(argv), environment, file_actions=actions, setsigdef=DEFAULT_SIGNALS
-            )
-        except OSError as error:
-            os.close(self._out)
-            os.close(self._err)
-            missing = isinstance(error, FileNotFoundError)
-            why = f"is not in PATH: {NOT_IN_PATH}" if missing else f"cannot be started: {error.strerror}"
-            raise SlurmError(f"{argv[0]} {why}") from None
-        finally:
-            for descriptor in (source, feed, out, err):
-                os.close(descriptor)
 
     def collect(self, started_s: float, timeout_s: float) -> Completed:
         deadline_s, look_s = started_s + timeout_s, started_s + REACH_S
@@ -166,11 +156,11 @@ class _Process:
         return f"Slurm does not answer: {lines[-1] if lines else otherwise}; see scontrol ping"
 
     def end(self) -> None:
-        os.close(self._out)
-        os.close(self._err)
         if self._code is None:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+            self._child.end()
+        else:
+            os.close(self._out)
+            os.close(self._err)
 
 
 def reaches(pid: int) -> bool:

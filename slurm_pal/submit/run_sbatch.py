@@ -13,19 +13,16 @@ import errno
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
-from types import FrameType
 
-from slurm_pal.base.light import NamedTuple, pattern, signal, suppress
-from slurm_pal.submit.processes import DEFAULT_SIGNALS
+from slurm_pal.base.light import Callable, NamedTuple, Sequence, signal, suppress
+from slurm_pal.submit.early import DEFAULT_SIGNALS
 
 TYPE_CHECKING = False  # typing's own constant costs the import of typing
 if TYPE_CHECKING:
-    import re
+    from types import FrameType
 
 HOLD_S = 2.0  # no output is held longer than this: a site's sbatch may be asking something
-_JOB_ID = pattern(rb"(?m)^Submitted batch job (\d+)(?: on cluster \S+)?\r?$")
-_PARSABLE_ID = pattern(rb"(?m)^(?:Submitted batch job )?(\d+)(?:;\S+| on cluster \S+)?\r?$")
+_SUBMITTED, _ON = b"Submitted batch job ", b" on cluster "
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 
@@ -128,7 +125,7 @@ def run(
             for channel in channels:
                 os.close(channel.write_end)
         meanwhile()
-        listener = _Listener(out, err, _PARSABLE_ID if parsable else _JOB_ID, on_job)
+        listener = _Listener(out, err, parsable, on_job)
         status = listener.listen(pid, wakeup.descriptor)
     if err and status == 0:
         err.release()
@@ -140,10 +137,8 @@ def run(
 class _Listener:
     """Forwards the child's streams until it ends, and looks for the job id."""
 
-    def __init__(
-        self, out: _Channel, err: _Channel | None, line: re.Pattern[bytes], on_job: Callable[[int], None]
-    ) -> None:
-        self._out, self._err, self._pattern, self._on_job = out, err, line, on_job
+    def __init__(self, out: _Channel, err: _Channel | None, parsable: bool, on_job: Callable[[int], None]) -> None:
+        self._out, self._err, self._parsable, self._on_job = out, err, parsable, on_job
         self._head = b""
         self.job_id: int | None = None
 
@@ -177,13 +172,24 @@ class _Listener:
         block = channel.take()
         if channel is self._out and self.job_id is None and len(self._head) < 1 << 16:
             self._head += block
-            match = self._pattern.search(self._head[: self._head.rfind(b"\n") + 1])
-            if match:
-                self.job_id = int(match[1])
+            found = (_job_id(line, self._parsable) for line in self._head.split(b"\n")[:-1])
+            self.job_id = next((job_id for job_id in found if job_id is not None), None)
+            if self.job_id is not None:
                 if self._err:
                     self._err.release()
                 self._on_job(self.job_id)
         return bool(block)
+
+
+def _job_id(line: bytes, parsable: bool) -> int | None:
+    """The number in sbatch's line `Submitted batch job 7 on cluster c`, with `parsable` also in `7;c`; else None."""
+    said = line.removesuffix(b"\r")
+    if not parsable and not said.startswith(_SUBMITTED):
+        return None
+    number, named, cluster = said.removeprefix(_SUBMITTED).partition(_ON)
+    if parsable and not named:
+        number, named, cluster = number.partition(b";")
+    return int(number) if number.isdigit() and (not named or cluster.split() == [cluster]) else None
 
 
 class _Wakeup:

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shlex
-from collections.abc import Sequence
 
 from slurm_pal.base.errors import Exit
-from slurm_pal.base.light import json
+from slurm_pal.base.light import Sequence, json, suppress
 from slurm_pal.base.terminal import visible
 from slurm_pal.submit.decision import Record, render
 
@@ -21,6 +18,8 @@ def lines(made: Record) -> list[str]:
 
 def command(words: Sequence[str]) -> str:
     """An argv quoted for a shell."""
+    import shlex
+
     return shlex.join(words)
 
 
@@ -41,7 +40,7 @@ def written(text: str, descriptor: int) -> int:
         while view:
             view = view[os.write(descriptor, view) :]
     except OSError as error:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.write(2, f"palsub: the answer cannot be written: {error.strerror}\n".encode())
         return Exit.FAILED
     return Exit.OK

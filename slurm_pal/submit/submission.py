@@ -615,6 +615,11 @@ class Submission:
             except Exception as error:  # sbatch must be listened to until its end
                 warn(f"job {job_id} was submitted, but not recorded: {type(error).__name__}: {one_line(error)}")
 
+        def meanwhile() -> None:
+            if planned.lease is not None:
+                with suppress(Exception):  # `on_job` will say so
+                    from slurm_pal.submit import watcher  # noqa: F401
+
         return run_sbatch.run(
             self._program.path,
             self._program.argv(words),
@@ -622,7 +627,7 @@ class Submission:
             careful=careful,
             parsable=planned.parsable,
             on_job=on_job,
-            meanwhile=_load_json,
+            meanwhile=meanwhile,
         )
 
     def _accompany(self, wanted: Elastic, planned: SubmissionPlan, base: int) -> None:
@@ -663,11 +668,6 @@ class Submission:
         if self._choice.explain and "unsaved" in planned.made:
             warn(f"the decision could not be kept for pal explain: {planned.made['unsaved']}")
         return run_sbatch.leave(-signal.SIGPIPE if ended.broken and ended.status == 0 else ended.status)
-
-
-def _load_json() -> None:
-    """What writes the record, when sbatch has accepted the job."""
-    import json  # noqa: F401
 
 
 class _Typo(UsageError):

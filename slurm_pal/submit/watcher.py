@@ -14,17 +14,16 @@ the heir becomes the watcher, and starts its own heir.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
 
 from slurm_pal.base.clock import CLOCK_SKEW_S
 from slurm_pal.base.cluster import Node
 from slurm_pal.base.errors import BusyError, PalError, SlurmError
 from slurm_pal.base.files import is_temporary, locked, remove_leftovers
 from slurm_pal.base.hostlist import expand
+from slurm_pal.base.light import Callable, suppress
 from slurm_pal.base.numbers import digits
 from slurm_pal.decide import lease as leases
 from slurm_pal.slurm.client import SlurmClient
@@ -175,7 +174,7 @@ class Watcher:
         elif verdict == "keep":
             job = self._client.job(item.job_id)
             if job is not None:
-                with contextlib.suppress(PalError, OSError):  # for `pal explain` after its end
+                with suppress(PalError, OSError):  # for `pal explain` after its end
                     decision.started(os.path.basename(self._folder), item.job_id, job.gpus, job.start_s)
             if job is None or not job.may_requeue:
                 lease_file.drop(path)
@@ -301,10 +300,10 @@ def main(argv: list[str]) -> int:
     os.chdir("/")
 
     def begin() -> None:
-        with contextlib.suppress(OSError):  # without an heir, leases are watched only as long as this process lives
+        with suppress(OSError):  # without an heir, leases are watched only as long as this process lives
             _spawn(folder, HEIR)
 
-    with contextlib.suppress(BusyError, OSError):
+    with suppress(BusyError, OSError):
         if argv[1:] != [HEIR] or inherit(folder):
             Watcher(folder, own_client(), begin=begin).run()
     return 0

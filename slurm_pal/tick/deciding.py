@@ -20,9 +20,10 @@ from slurm_pal.base.hostlist import expand
 from slurm_pal.decide import place_mark
 from slurm_pal.decide.case import settings_of
 from slurm_pal.decide.facts import MoveSettings
-from slurm_pal.decide.lease import REQUIRED, LeaseKind, Sort, TickLease
+from slurm_pal.decide.lease import REQUIRED
 from slurm_pal.decide.network import leaves, permitted
 from slurm_pal.decide.steering import Market
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal.journal import Journal, Move
 from slurm_pal.moves import learning
 from slurm_pal.moves.learning import Corrections

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from slurm_pal.base.errors import DataError
 from slurm_pal.base.files import write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
-from slurm_pal.decide.lease import LeaseKind
+from slurm_pal.decide.tick_lease import LeaseKind
 from slurm_pal.journal.journal import Move
 from slurm_pal.journal.move_states import ENDS, MoveOutcome
 from slurm_pal.loans.lend import Lent

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.facts import Facts, MoveSettings, facts_of, is_ours
 from slurm_pal.decide.job_request import request_of
-from slurm_pal.decide.lease import TickLease
 from slurm_pal.decide.request import NO_GPU_WORDS, Request, for_class
+from slurm_pal.decide.tick_lease import TickLease
 from slurm_pal.journal.journal import Move
 from slurm_pal.journal.move_states import REQUEUED, MoveOutcome
 from slurm_pal.moves.learning import key_of

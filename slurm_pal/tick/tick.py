@@ -22,8 +22,8 @@ from slurm_pal.base.notify import ALIVE, notify
 from slurm_pal.base.timing import REAL, Timing
 from slurm_pal.decide.aside import Aside, Fault, blamed
 from slurm_pal.decide.facts import REQUEUE_DELAY_S
-from slurm_pal.decide.lease import LeaseKind, Sort
 from slurm_pal.decide.lease_marks import in_force
+from slurm_pal.decide.tick_lease import LeaseKind, Sort
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import BREAKS, Journal, Move

@@ -11,8 +11,8 @@ from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.base.timing import REAL
 from slurm_pal.decide.aside import blamed
-from slurm_pal.decide.lease import Sort, TickLease
 from slurm_pal.decide.ownership import Whose, of_lease
+from slurm_pal.decide.tick_lease import Sort, TickLease
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import DOUBT_S, REFUSED, REPLACED, Journal

@@ -18,8 +18,8 @@ from slurm_pal.base.errors import PalError, UsageError
 from slurm_pal.base.timing import Timing
 from slurm_pal.decide.case import expected_run_s, settings_of
 from slurm_pal.decide.facts import appends, requeue_delay_s
-from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.decide.lease_marks import in_force
+from slurm_pal.decide.tick_lease import LeaseKind, TickLease
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, open_journal
 from slurm_pal.loans.terms import preemption_of

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 sys.path.insert(0, os.path.dirname(__file__))
 from rebalance_tick import Controller
 
-from slurm_pal.slurm import question, told
+from slurm_pal.slurm import told
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 
 
@@ -45,7 +45,7 @@ def command(argv: Sequence[str], stdin: str, environment: dict[str, str], repeat
     done: list[subprocess.CompletedProcess[bytes]] = []
 
     def run() -> None:
-        env = question.clean_environment(environment)
+        env = told.clean_environment(environment)
         done.append(subprocess.run(argv, input=stdin.encode(), env=env, capture_output=True, check=False))
 
     return timed(run, repeats) | {"mib": round(len(done[-1].stdout) / 2**20, 2), "code": done[-1].returncode}
@@ -66,12 +66,12 @@ def main() -> None:
         word = told.mark()
         each = [line for job_id in running for line in (f"job {job_id}", f"hostnames {word}")]
         forms: dict[str, tuple[list[str], str]] = {
-            "scontrol: nodes, partitions, jobs": (["scontrol", "-d", "-o"], question.shown(question.kinds(False))),
+            "scontrol: nodes, partitions, jobs": (["scontrol", "-d", "-o"], told.shown(told.kinds(False))),
             "squeue: fields of a tick": (told.argv(told.ALL, word), ""),
             "squeue: fields of palsub": (told.argv(told.FEW, word), ""),
             "squeue --json": (["squeue", "-a", "-t", "all", "--json"], ""),
             "scontrol show job --json": (["scontrol", "show", "job", "--json"], ""),
-            f"scontrol: {len(running)} running jobs one by one": (["scontrol", "-d", "-o"], question.shown(each)),
+            f"scontrol: {len(running)} running jobs one by one": (["scontrol", "-d", "-o"], told.shown(each)),
         }
         for name, (argv, stdin) in forms.items():
             print(json.dumps({"form": name} | command(argv, stdin, controller.environment, args.repeats)), flush=True)

@@ -42,7 +42,7 @@ from typing import NamedTuple
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.files import write_atomic
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES, SlurmJob
-from slurm_pal.decide.lease import TickLease
+from slurm_pal.decide.tick_lease import TickLease
 from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.lab import processes
 from slurm_pal.lab.lab import Lab

@@ -20,7 +20,7 @@ from slurm_pal.lab import conf, processes
 from slurm_pal.lab.conf import LabSpec
 from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.lab import Lab
-from slurm_pal.slurm.question import clean_environment
+from slurm_pal.slurm.told import clean_environment
 
 NODES, GPUS = 8, 4
 FEATURES = ("fast", "ib", "a.b", "x=y", "c:d", "pal_a", "JobState=RUNNING", "fast-2")

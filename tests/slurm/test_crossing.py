@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import Sort, TickLease
+from slurm_pal.decide.tick_lease import Sort, TickLease
 from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.lab.lab import Lab
 

@@ -134,7 +134,7 @@ def test_words_that_look_like_large_numbers_part_the_answers(
     """`scontrol show hostnames` printed another word for one in 12,000: the job counted as gone, palsub did nothing."""
     number = submitted()
     with monkeypatch.context() as patched:
-        patched.setattr(told.os, "urandom", lambda count: b"\x99" * count)
+        patched.setattr(told.posix, "urandom", lambda count: b"\x99" * count)
         found = client.job(number)
         nodes = client.overview().nodes
     assert found is not None and found.job_id == number and nodes

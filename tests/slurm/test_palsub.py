@@ -108,6 +108,20 @@ def user(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     queue_of.emptied(somebody.client)
 
 
+def test_what_a_real_slurm_says_is_read_without_re(user: User) -> None:
+    """The import of `re`, and of what it needs, costs as much as that of 30 modules of ours."""
+    user.scores(n0=1.1, n1=1.0)
+    job = user.submit("--gres=gpu:2", "--wrap", "sleep 60")
+    user.started(job)
+    path = [place for place in sys.path if place.endswith("site-packages")]
+    look = "print({'re', 'collections', 'enum', 'json'} & {*sys.modules})"
+    code = f"import sys; sys.path += {path!r}; from slurm_pal.cli.palsub import main; main(); {look}"
+    words = ["--pal-explain", "-o", "out-%j", "--gres=gpu:1", "--wrap", "true"]
+    done = user.run([sys.executable, "-I", "-S", "-c", code, *words])
+    assert done.stdout.splitlines()[1:] == [b"set()"] and b"decision: " in done.stderr, done.stderr
+    user.client.cancel([job])
+
+
 def test_a_pinned_job_starts_where_it_was_promised_with_its_list_untouched(user: User) -> None:
     user.scores(n0=1.3, n1=1.0, n2=0.9, n3=1.1)
     number = user.submit("--pal-watch", "--no-requeue", "--pal-class=A", "--gres=gpu:2", "--wrap", "sleep 30")

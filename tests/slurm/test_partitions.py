@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.decide.lease import Sort, TickLease
+from slurm_pal.decide.tick_lease import Sort, TickLease
 from slurm_pal.journal.journal import open_journal
 from slurm_pal.lab.lab import Lab
 

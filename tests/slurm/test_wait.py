@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_pal.decide.lease import Sort, TickLease
+from slurm_pal.decide.tick_lease import Sort, TickLease
 from slurm_pal.journal.journal import open_journal
 from slurm_pal.pending.head import FENCE_S
 

@@ -22,7 +22,8 @@ from slurm_pal.simulate.inputs.lines import Numbered
 from slurm_pal.simulate.inputs.reader_options import CLASSES, ReaderOptions
 from slurm_pal.simulate.inputs.sacct_columns import header, is_header
 from slurm_pal.simulate.trace import Trace, TraceJob
-from slurm_pal.slurm.parse import gpu_count, seconds
+from slurm_pal.slurm.gres import gpu_count
+from slurm_pal.slurm.parse import seconds
 from slurm_pal.slurm.states import JOB_ACTIVE, JOB_ENDED, JOB_WAITING
 
 Row = dict[str, str]

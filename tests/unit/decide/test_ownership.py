@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from slurm_pal.base.hostlist import fold
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import EXCLUDED, PARTITION, REQUIRED, LeaseKind, Sort, TickLease
+from slurm_pal.decide.lease import EXCLUDED, PARTITION, REQUIRED
 from slurm_pal.decide.lease_marks import in_force
 from slurm_pal.decide.ownership import Whose, names, of_lease, whose
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 
 NODES = st.sets(st.sampled_from([f"n{k}" for k in range(6)]))
 SOME = st.sets(st.sampled_from([f"n{k}" for k in range(6)]), min_size=1)

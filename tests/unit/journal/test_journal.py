@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.errors import BusyError, DataError, one_line
-from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal import journal as module
 from slurm_pal.journal.journal import Journal, Move, Observation, Sample, open_journal
 from slurm_pal.journal.move_states import MoveOutcome, MoveStep

@@ -15,7 +15,7 @@ import pytest
 
 from slurm_pal.base.errors import BusyError, NotNowError
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import LeaseKind, TickLease
+from slurm_pal.decide.tick_lease import LeaseKind, TickLease
 from slurm_pal.journal.journal import Move
 from slurm_pal.leases import guard, promise
 from slurm_pal.leases.pinned import Remembered, due, pinned, take_back

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal.journal import Move
 from slurm_pal.moves import steps
 from slurm_pal.moves.steps import LATER, Act, Order, act

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from slurm_pal.base import marks
 from slurm_pal.base.errors import DataError, NotNowError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import LeaseKind, TickLease, comment
+from slurm_pal.decide.lease import comment
+from slurm_pal.decide.tick_lease import LeaseKind, TickLease
 from slurm_pal.journal.journal import Move, open_journal
 from slurm_pal.moves import steps
 from slurm_pal.moves.mover import Mover, StepLimits

@@ -10,7 +10,7 @@ import pytest
 from slurm_pal.base.cluster import Partition
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.job_request import request_of
-from slurm_pal.decide.lease import LeaseKind, TickLease
+from slurm_pal.decide.tick_lease import LeaseKind, TickLease
 from slurm_pal.partitions import claimants as module
 from slurm_pal.partitions.claimants import (
     Expected,

@@ -15,7 +15,7 @@ from slurm_pal.allocation import throughputs
 from slurm_pal.allocation.throughputs import TABLE, Entry, ThroughputKey
 from slurm_pal.base.cluster import Partition
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.moves.planning import Elsewhere, MovePlan, MoveTerms, Running, plan
 from slurm_pal.partitions import crossing
 from slurm_pal.partitions.claimants import Known

@@ -13,7 +13,7 @@ from slurm_pal.base.config import Config
 from slurm_pal.base.errors import ConfigError, DataError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.job_request import request_of
-from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal.journal import REFUSED, Journal, open_journal
 from slurm_pal.partitions.plan import RETRY_S, Jobs, Partitions
 from slurm_pal.partitions.sharing import NOT_TAKEN, Shared

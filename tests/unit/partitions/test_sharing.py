@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.base.jobs import GpuShape, SlurmJob
-from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
 from slurm_pal.decide.ownership import Whose, of_lease
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.partitions import sharing
 from slurm_pal.partitions.sharing import NOT_TAKEN, Claimant, Room, SharingTerms
 from slurm_pal.pending.retarget import Wish

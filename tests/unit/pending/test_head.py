@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_pal.base.cluster import Partition
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.case import Settings
-from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.pending import head
 from slurm_pal.pending.head import FENCE_S, Wait, limits_say_nothing, over, plan
 from slurm_pal.pending.retarget import Wish, WishAction, retarget

@@ -17,7 +17,8 @@ from slurm_pal.base.hostlist import expand
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.decide.case import Settings
 from slurm_pal.decide.job_request import request_of
-from slurm_pal.decide.lease import LeaseKind, TickLease, comment
+from slurm_pal.decide.lease import comment
+from slurm_pal.decide.tick_lease import LeaseKind, TickLease
 from slurm_pal.pending.retarget import Levers, Waiting, Wish, WishAction, over, retarget
 from slurm_pal.slurm.client import Overview
 from slurm_pal.store.snapshot import GpuScore, Snapshot, publish, read

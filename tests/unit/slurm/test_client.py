@@ -16,10 +16,11 @@ from slurm_pal.base.jobs import GpuShape
 from slurm_pal.decide.offers import build_view, free_indexes, used_indexes
 from slurm_pal.slurm import parse
 from slurm_pal.slurm.backend import connect
-from slurm_pal.slurm.cli import CliClient, clean_environment, subprocess_runner
+from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
 from slurm_pal.slurm.pyslurm_client import PyslurmClient
+from slurm_pal.slurm.told import clean_environment
 from slurm_pal.store import snapshot
 
 from ...doubles.answers import Answers, Told

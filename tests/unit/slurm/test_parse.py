@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.decide.job_request import request_of
-from slurm_pal.slurm import parse, sealed, states, told
+from slurm_pal.slurm import gres, parse, sealed, states, told
 
 from ...doubles.answers import Told
 
@@ -114,7 +114,7 @@ def test_what_a_job_asks_for_is_read_alike_in_bulk_and_alone(release: str) -> No
     ],
 )
 def test_gpu_types(text: str, types: tuple[str, ...]) -> None:
-    assert parse.gpu_types(text) == types
+    assert gres.gpu_types(text) == types
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_gpu_types(text: str, types: tuple[str, ...]) -> None:
     ],
 )
 def test_gpu_indexes(text: str, indexes: tuple[int, ...]) -> None:
-    assert parse.gpu_indexes(text) == indexes
+    assert gres.gpu_indexes(text) == indexes
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from slurm_pal.base.config import Config, load
 from slurm_pal.base.errors import DataError, Exit, SlurmError
 from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.cli.pal import pal
-from slurm_pal.decide.lease import LeaseKind, TickLease
+from slurm_pal.decide.tick_lease import LeaseKind, TickLease
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, Move, open_journal
 from slurm_pal.journal.move_states import ENDS

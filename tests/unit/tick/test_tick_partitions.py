@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_pal.allocation.linear import UnsolvedError
 from slurm_pal.base.errors import SlurmError
-from slurm_pal.decide.lease import Sort
+from slurm_pal.decide.tick_lease import Sort
 from slurm_pal.journal import story
 from slurm_pal.partitions import plan as module
 from slurm_pal.report import story as report_story

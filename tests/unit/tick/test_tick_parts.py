@@ -12,8 +12,8 @@ from slurm_pal.base import marks
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import SlurmError
 from slurm_pal.decide.facts import MoveSettings
-from slurm_pal.decide.lease import LeaseKind, TickLease
 from slurm_pal.decide.request import NO_GPU_WORDS
+from slurm_pal.decide.tick_lease import LeaseKind, TickLease
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import Journal, Move, open_journal

@@ -11,7 +11,7 @@ import pytest
 
 from slurm_pal.base.errors import NotNowError, SlurmError
 from slurm_pal.base.jobs import SlurmJob
-from slurm_pal.decide.lease import LeaseKind, Sort, TickLease
+from slurm_pal.decide.tick_lease import LeaseKind, Sort, TickLease
 from slurm_pal.journal import story
 from slurm_pal.journal.event_log import EventLog
 from slurm_pal.journal.journal import open_journal
