@@ -23,12 +23,12 @@ from slurm_pal.base.terminal import visible
 from slurm_pal.slurm import releases, rest_changes, rest_nouns
 from slurm_pal.slurm.cli import NOT_NOW, fitting
 from slurm_pal.slurm.client import Overview, in_overview
-from slurm_pal.slurm.question import clean_environment
 from slurm_pal.slurm.rest_door import ENDED, NO_SUCH_JOB, OTHER_STATE, Door
 from slurm_pal.slurm.rest_nouns import Row, number, rows, text
 from slurm_pal.slurm.rest_program import MAY_EXIST, NOT_BY_REST, stand_in
 from slurm_pal.slurm.rest_wire import Wire
 from slurm_pal.slurm.site_conf import site_counting
+from slurm_pal.slurm.told import clean_environment
 
 REQUEUES = 45
 """From v0.0.45 on jobs can be requeued. No version between v0.0.42 and that was run."""
