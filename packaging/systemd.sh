@@ -108,9 +108,10 @@ become_systemd() {
     cd "$root"
     pivot_root . mnt
     umount --lazy /mnt
-    # Its own control groups: those below GROUP.
+    # Its own control groups, those below GROUP; and neither modules nor the clock of this machine.
     exec env -i container=other PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin unshare --cgroup \
-        sh -c 'mount -t cgroup2 -o nosuid,noexec,nodev cgroup2 /sys/fs/cgroup && exec /sbin/init'
+        sh -c 'mount -t cgroup2 -o nosuid,noexec,nodev cgroup2 /sys/fs/cgroup &&
+            exec setpriv --bounding-set -sys_module,-sys_time /sbin/init'
 }
 
 run() {
@@ -193,7 +194,8 @@ END
         *) echo CgroupPlugin=disabled ;;
     esac >/etc/slurm/cgroup.conf
     # Three nodes on one machine: Debian's unit, as a template.
-    sed 's/ -s / -s -N %i /; /^PIDFile/d' /lib/systemd/system/slurmd.service >/etc/systemd/system/slurmd@.service
+    # shellcheck disable=SC2016  # systemd expands it
+    sed 's/\$SLURMD_OPTIONS/-N %i/; /^PIDFile/d' /lib/systemd/system/slurmd.service >/etc/systemd/system/slurmd@.service
     systemctl disable --quiet slurmd
     systemctl enable --quiet slurmctld slurmd@n0 slurmd@n1 slurmd@n2
 }
