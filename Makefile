@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE  # without it each worker of pytest would rewri
 .DEFAULT_GOAL := help
 .PHONY: help setup slurm tools programs demo test test-long test-frameworks packages rewritten fuzz test-releases coverage \
 	clean-releases unit lint lint-tools \
-	ruff shellcheck luacheck clang-format mypy cppcheck format docs man deb rpm test-packages bench lock clean
+	ruff shellcheck luacheck clang-format mypy cppcheck format docs man deb rpm test-packages test-systemd bench lock clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -112,6 +112,7 @@ test-releases:  ## The tests under three releases of Slurm, each in a root direc
 clean-releases:  ## Remove those root directories
 	@tests/releases.sh clean
 	@packaging/test.sh clean
+	@packaging/systemd.sh clean
 
 unit: $(VENV)/installed  ## Only the tests that need no Slurm
 	$(BIN)/pytest $(SHORT) tests/unit
@@ -166,6 +167,9 @@ rpm: man  ## RPM packages for this machine's type and minor Python into dist
 test-packages: deb rpm  ## Install them in a fresh root directory made by debootstrap, use them, remove them
 	@packaging/test.sh run
 	@packaging/test.sh rpm
+
+test-systemd: deb  ## Boot systemd in a fresh root directory, and set slurm-pal up there as an admin does
+	@packaging/systemd.sh run
 
 bench: setup  ## The numbers of docs/benchmarks.md
 	$(BIN)/pytest -q tests/bench --benchmark-enable --benchmark-only --benchmark-columns=min,median,max

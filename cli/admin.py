@@ -246,12 +246,14 @@ def _end_services(act: bool) -> None:
     todo = services.uninstall() if site_changes.has_systemd() and os.geteuid() == 0 else changes.ChangePlan()
     if not todo.steps:
         return
+    paths = [step.path for step in todo.steps]
+    todo += services.stamps(paths)
     site_changes.show(todo, act)
     if act:
         run = subprocess_runner(START_TIMEOUT_S)
-        services.carry_out([services.stop([step.path for step in todo.steps])], run)
+        services.carry_out([services.stop(paths)], run)
         apply.carry_out(todo, time.time())
-        services.carry_out([[services.SYSTEMCTL, "daemon-reload"]], run)
+        services.carry_out(services.forget(paths), run)
 
 
 def _print_items(items: list[status.Item], colored: bool) -> None:

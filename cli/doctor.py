@@ -10,18 +10,18 @@ from typing import Any
 
 import click
 
-from slurm_pal.admin import site_files, status
+from slurm_pal.admin import services, site_files, status
 from slurm_pal.admin.shipped import FILTERS, SPANK
 from slurm_pal.base import config as settings
 from slurm_pal.base.errors import ConfigError, Exit, MissingPackageError, PalError, SlurmError, UsageError, one_line
-from slurm_pal.cli import common, tables
+from slurm_pal.cli import common, site_changes, tables
 from slurm_pal.journal import paths
 from slurm_pal.report import placing
 from slurm_pal.report.check_result import CheckResult
 from slurm_pal.report.doctor import class_state, examine
 from slurm_pal.report.listing import Listing
 from slurm_pal.slurm.backend import connect
-from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.client import SlurmClient
 
 _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warn": ("WARN", "yellow"), "fail": ("FAIL", "red")}
@@ -35,7 +35,7 @@ _MARKS = {"ok": ("ok", "green"), "note": ("note", "cyan"), "warn": ("WARN", "yel
 def doctor(context: click.Context, nagios: bool, form: tables.Form) -> None:
     """Show first whether jobs are placed here, for how many, and if not, why and what mends it.
 
-    Then each check of Slurm, settings, data, classes, clock, permissions, palsub, filter and plug-in.
+    Then each check of Slurm, settings, data, classes, clock, permissions, palsub, services, filter and plug-in.
 
     Exit code 0 when nothing has failed (warnings do not count), 1 otherwise. That every palsub is plain sbatch is a
     failure. In --json, placing is true or false; classes is ok, flat (all GPUs of a model in one class) or shifted (all
@@ -69,7 +69,7 @@ def doctor(context: click.Context, nagios: bool, form: tables.Form) -> None:
 def examined(now_s: float) -> tuple[list[CheckResult], placing.Placed | None]:
     """All checks, the verdict first, and the jobs that were placed; None where Slurm does not say."""
     client, trouble = _client()
-    findings = [*examine(client, now_s), *trouble, *_installed(now_s)]
+    findings = [*examine(client, now_s), *trouble, *_services(), *_installed(now_s)]
     placed = None
     with contextlib.suppress(SlurmError, MissingPackageError):  # reported by the checks
         placed = placing.count(client.jobs())
@@ -81,6 +81,14 @@ def show(findings: Sequence[CheckResult], colored: bool) -> None:
     for finding in findings:
         mark, tint = _MARKS[finding.level]
         common.say_finding(f"{mark:4}", tint, f"{finding.topic:11}  {finding.text}", finding.mend, colored)
+
+
+def _services() -> list[CheckResult]:
+    """Our units in this machine's systemd, as it sees them."""
+    with contextlib.suppress(PalError, OSError):  # it does not answer: the checks of what they do stand
+        if site_changes.has_systemd():
+            return services.findings(subprocess_runner(15.0))
+    return []
 
 
 def _installed(now_s: float) -> list[CheckResult]:

@@ -295,7 +295,7 @@ def _stay(config: Config, tick: Tick, wanted: RebalanceOptions, complaints: Comp
                 query_s, failed = seen.query_s, 0
                 complaints.tell(seen.trouble)
                 trouble = _printed(seen) if wanted.form.as_json else ""
-                notify(f"STATUS=last tick: {len(seen.decided.wishes)} wishes, {seen.moving} moves under way")
+                notify(f"STATUS={_status(seen)}")
             else:
                 tick.failed()
                 failed += trouble.startswith(INTERNAL)
@@ -311,6 +311,12 @@ def _stay(config: Config, tick: Tick, wanted: RebalanceOptions, complaints: Comp
         raise PalError(f"{failed} ticks in a row failed with internal errors: restart pal-rebalance")
     if tick.lost:
         raise DataError("somebody deleted the publisher's lock: restart pal-rebalance")
+
+
+def _status(seen: TickResult) -> str:
+    """What `systemctl status` shows. Jobs that are left as they are count as none."""
+    wishes = sum(bool(wish.fields) for wish in seen.decided.wishes)
+    return f"last tick: {wishes} wishes, {seen.orders} orders, {seen.moving} moves under way"
 
 
 def _attempt(work: Callable[[], T]) -> tuple[T | None, str]:

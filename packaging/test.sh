@@ -13,6 +13,8 @@ PROGRAM=$(readlink -f "$0")
 TREE=$(dirname "$(dirname "$PROGRAM")")
 # shellcheck source=tests/roots.sh
 . "$TREE/tests/roots.sh"
+# shellcheck source=packaging/inside.sh
+. "$TREE/packaging/inside.sh"
 
 SLURM="slurm-client slurmctld slurmd munge"
 HOSTILE=/tmp/hostile
@@ -37,7 +39,7 @@ in_fresh_root() {
     cp -a "$bare" "$root"
     mkdir -p "$root/packages/packaging" "$root/packages/tests"
     find "$TREE/dist" -name "slurm-pal*.$2" -exec cp -t "$root/packages" {} +
-    cp "$PROGRAM" "$root/packages/packaging"
+    cp "$PROGRAM" "$TREE/packaging/inside.sh" "$root/packages/packaging"
     cp "$TREE/tests/roots.sh" "$TREE/tests/bench/palsub_cost.py" "$root/packages/tests"
     in_root "$root" /packages/packaging/test.sh "$1"
     rm -rf --one-file-system "$root"
@@ -50,44 +52,6 @@ clean() {
 }
 
 # -- inside it ------------------------------------------------------------------------------
-
-install_quietly() {
-    local code=0
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/tmp/apt 2>&1 || code=$?
-    [ "$code" -eq 0 ] || { cat /tmp/apt && die "apt-get install $* failed"; }
-}
-
-# Every file with its kind, mode, owner and target, and the checksums of those in /etc. A user's home is the user's.
-listing() {
-    find / -xdev \( -path /packages -o -path /home \) -prune -o -printf '%p %y %m %u:%g %l\n' | LC_ALL=C sort
-    find /etc -type f -exec sha256sum {} + | LC_ALL=C sort -k 2
-}
-
-# usage: as_ada [NAME=VALUE ...] command...
-as_ada() {
-    setpriv --reuid ada --regid ada --init-groups /usr/bin/env -i HOME=/home/ada LANG=C.UTF-8 "$@"
-}
-
-as_user() {
-    (cd /home/ada && as_ada PATH=/usr/bin:/bin "$@")
-}
-
-# usage: same WHAT EXPECTED SEEN
-same() {
-    [ "$2" = "$3" ] || die "$1: '$3', not '$2'"
-    echo "ok: $1"
-}
-
-# usage: nothing_left LISTING HOW
-nothing_left() {
-    listing >/tmp/after
-    diff "$1" /tmp/after || die "the packages have left something (or taken something away)"
-    echo "ok: after $2 all files are as before"
-}
-
-purge() {
-    apt-get purge -y -qq slurm-pal slurm-pal-submit >/dev/null
-}
 
 # A user's own Python settings, programs and folder, each of which would end our programs if it counted.
 hostile() {
@@ -109,14 +73,6 @@ isolated() {
     readarray -t words < <(hostile)
     said=$(cd "$HOSTILE" && as_ada "${words[@]}" "/usr/bin/$1" "${@:2}" 2>&1) || said="exit status $?: $said"
     same "$* in a hostile environment" "$(as_user "$@" 2>&1)" "$said"
-}
-
-begin() {
-    # The mirror may be a snapshot, whose signed lists have an end date that has passed.
-    apt-get update -qq -o Acquire::Check-Valid-Until=false
-    install_quietly python3 libstdc++6
-    useradd --create-home --shell /bin/bash ada
-    cd /packages
 }
 
 inside() {
@@ -242,16 +198,6 @@ placed() {
     pal simulate --generate jobs=20,load=0.5 --seeds 1 >/dev/null
     echo "ok: a report, a heat map, a simulation"
     same "modules that cannot be imported" "" "$(/usr/lib/slurm-pal/bin/python3 -I -c "$IMPORTED")"
-}
-
-# usage: timed COMMAND: run it as it would be typed, and print what it took.
-timed() {
-    local started_us=${EPOCHREALTIME/./} code=0
-    echo "\$ $1"
-    eval "$1" >/tmp/said 2>&1 || code=$?
-    [ "$code" -eq 0 ] || { cat /tmp/said && die "it failed"; }
-    local tenths=$(((${EPOCHREALTIME/./} - started_us) / 100000))
-    echo "    $((tenths / 10)).$((tenths % 10)) s"
 }
 
 inside_time() {

@@ -197,13 +197,14 @@ def undo(site: SiteFiles, known: Mapping[str, record.Entry], purge: bool) -> Tod
     """Everything that the record knows."""
     unit_files = [path for path in known if os.path.dirname(path) == services.FOLDER and look(path).kind]
     before = [services.stop(unit_files)] if unit_files else []
-    after = [[services.SYSTEMCTL, "daemon-reload"]] if unit_files else []
+    after = services.forget(unit_files) if unit_files else []
     whole, slurm = ChangePlan(), ChangePlan()
     if any(one.kind == record.EDIT for one in known.values()):
         whole = changes.uninstall(site)
         slurm = setup_plan.of_slurm(whole, known, site.shipped)
         after += [_RECONFIGURE]  # also if an undo was killed before it came to that
     ours = setup_plan.undo(known, look, purge, frozenset(step.path for step in whole.steps))
+    ours += services.stamps(unit_files)
     return Todo(ours, slurm, before=tuple(map(tuple, before)), after=tuple(map(tuple, after)))
 
 

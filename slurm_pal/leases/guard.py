@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import PalError, one_line
 from slurm_pal.base.files import locked
-from slurm_pal.base.notify import ALIVE, READY, notify
+from slurm_pal.base.notify import ALIVE, READY, STOPPING, notify
 from slurm_pal.leases import promise
 from slurm_pal.store import heartbeat
 
@@ -56,11 +56,17 @@ class Guard:
     def __init__(self, table: str, snapshot: str, once: Callable[[], int]) -> None:
         self._table, self._snapshot, self._once = table, snapshot, once
         self._own = f"{promise.GUARD}, pid {os.getpid()}"
+        self._busy = self._leaving = False
 
     def run(self) -> None:
-        """Run for ever. Raises OSError when the lock cannot be opened."""
-        while True:
+        """Run until SIGTERM: one that sleeps ends at once, one that takes lists back after its next pass.
+
+        Raises OSError when the lock cannot be opened.
+        """
+        signal.signal(signal.SIGTERM, self._leave)
+        while not self._leaving:
             with self._death():
+                self._busy = True
                 died, broken = time.monotonic(), promise.made(self._table)
                 if broken:
                     _say(f"{broken} promised to take lists back, and is gone: they are taken back now")
@@ -69,7 +75,17 @@ class Guard:
                     code = _ended(child, died + HELD_S)
             if broken:
                 self._clear(_ended(child) if code is None else code, died)
-            self._await_publisher()
+            self._busy = False
+            if not self._leaving:
+                self._await_publisher()
+
+    def _leave(self, number: int, frame: FrameType | None) -> None:
+        if self._busy:
+            self._leaving = True
+            notify(STOPPING, "STATUS=takes the lists back, then ends")
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     @contextlib.contextmanager
     def _death(self) -> Iterator[None]:
@@ -106,6 +122,8 @@ class Guard:
             if self._published():
                 return
             code = _ended(_fork(self._once))
+            if self._leaving:  # the promise stands: the next guard or publisher looks again
+                return
         with contextlib.suppress(BlockingIOError), _at_once(promise.lock_path(self._table)):
             promise.kept(self._table)
             _say("all lists are taken back")
@@ -138,7 +156,8 @@ def _fork(work: Callable[[], int]) -> int:
     code = LEFT
     try:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        for number in (signal.SIGALRM, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         code = work()
     except BaseException as error:  # the parent tries again
         _say(f"{type(error).__name__}: {one_line(error)}")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from slurm_pal.admin import services, units
 from slurm_pal.base.errors import PalError
 from slurm_pal.cli.admin import admin
 from slurm_pal.emulation.gpus import FILE_NAME
+from slurm_pal.slurm.question import Completed
 
 Change = Callable[["Site", pytest.MonkeyPatch], None]
 GUARD, PUBLISH, TICKS = "pal-lease-guard.service", "pal-publish-table.service", "pal-rebalance.service"
@@ -31,8 +32,9 @@ class Site:
     """A slurm.conf, a folder of units and a systemctl that writes down what it is asked."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.log, self.units = root, root / "log", root / "system"
+        self.root, self.log, self.units, self.stamps = root, root / "log", root / "system", root / "stamps"
         self.units.mkdir()
+        self.stamps.mkdir()
         (root / "bin").mkdir()
         (root / "slurm.conf").write_text("ClusterName=c\nSlurmUser=root\n")
         self.toml("advise")
@@ -61,6 +63,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     made = Site(tmp_path)
     monkeypatch.setattr(services, "FOLDER", str(made.units))
     monkeypatch.setattr(services, "RUNNING", str(made.units))
+    monkeypatch.setattr(services, "STAMPS", str(made.stamps))
     monkeypatch.setattr(units, "find", lambda path=None: "/opt/pal/bin/pal-rebalance")
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("slurm_pal.cli.admin._running", dict)
@@ -89,7 +92,7 @@ def test_units_are_written_and_nothing_starts_unasked(site: Site) -> None:
 
 def test_yes_starts_what_the_mode_needs_and_a_second_time_nothing(site: Site) -> None:
     done = site.admin("install", "--act", "-y")
-    assert site.asked() == ["daemon-reload", f"enable --now {GUARD} {PUBLISH}", f"try-restart {TICKS}"]
+    assert site.asked() == ["daemon-reload", f"try-restart {TICKS}", f"enable --now {GUARD} {PUBLISH}"]
     assert f"started: {GUARD} and {PUBLISH}, which writes the table" in done.output
     assert "publish-table --every" not in done.output and "systemctl" not in done.output
     assert site.admin("install", "--act", "-y").exit_code == 0 and site.asked() == []
@@ -100,11 +103,11 @@ def test_a_daemon_that_acts_replaces_the_publisher(site: Site) -> None:
     site.toml("act")
     site.asked()
     site.admin("install", "--act", "-y")
-    wanted = [f"disable --now {PUBLISH}", f"enable --now {GUARD} {TICKS}", f"try-restart {TICKS}"]
+    wanted = [f"disable --now {PUBLISH}", f"try-restart {TICKS}", f"enable --now {GUARD} {TICKS}"]
     assert site.asked() == wanted
     site.toml("advise")
     site.admin("install", "--act", "-y")
-    assert site.asked() == [f"enable --now {GUARD} {PUBLISH}", f"try-restart {TICKS}"]
+    assert site.asked() == [f"try-restart {TICKS}", f"enable --now {GUARD} {PUBLISH}"]
 
 
 @pytest.mark.parametrize(("answer", "started"), [("y\n", True), ("n\n", False)])
@@ -134,12 +137,50 @@ def test_a_unit_of_the_sites_own_stays(site: Site) -> None:
 def test_uninstall_ends_services_and_removes_their_units(site: Site) -> None:
     site.admin("install", "--act", "-y")
     (site.units / "other.service").write_text("[Unit]\n")
+    for name in ("stamp-pal-profile.timer", "stamp-other.timer"):
+        (site.stamps / name).touch()
     site.asked()
     assert site.admin("uninstall").exit_code == 0 and site.asked() == []
     assert site.admin("uninstall", "--act").exit_code == 0
-    stopped, reloaded = site.asked()
+    stopped, reloaded, reset = site.asked()
     assert stopped.startswith("disable --now ") and {GUARD, PUBLISH, TICKS} < set(stopped.split())
     assert reloaded == "daemon-reload" and os.listdir(site.units) == ["other.service"]
+    assert reset.startswith("reset-failed ") and {f"{GUARD}*", f"{TICKS}*"} < set(reset.split())
+    assert os.listdir(site.stamps) == ["stamp-other.timer"]
+
+
+def show(name: str, active: str, sub: str, enabled: str) -> str:
+    return f"Id={name}\nActiveState={active}\nSubState={sub}\nUnitFileState={enabled}\n"
+
+
+def test_what_systemd_says_of_our_units_is_found(site: Site) -> None:
+    timer, once, sweep = "pal-rebalance.timer", "pal-rebalance-once.service", "pal-profile.service"
+    said = [
+        show(GUARD, "active", "running", "enabled"),
+        show(TICKS, "activating", "auto-restart", "enabled"),
+        show(PUBLISH, "inactive", "dead", "disabled"),
+        show(timer, "inactive", "dead", "enabled"),
+        show(once, "inactive", "dead", "static"),
+        show(sweep, "failed", "failed", "static"),
+    ]
+    seen: list[list[str]] = []
+
+    def run(argv: Sequence[str], stdin: str) -> Completed:
+        seen.append(list(argv))
+        return Completed(0, "\n".join(said), "")
+
+    assert services.findings(run) == [] and seen == []
+    for name in (GUARD, TICKS, PUBLISH, timer, once, sweep):
+        (site.units / name).write_text("# slurm-pal: x\n")
+    (site.units / "pal-profile.timer").write_text("# the site's own\n")
+    found = services.findings(run)
+    assert [(one.level, one.mend) for one in found] == [
+        ("warn", f"journalctl -u {TICKS}"),
+        ("warn", f"systemctl start {timer}"),
+        ("warn", f"systemctl status {sweep}"),
+        ("ok", ""),
+    ]
+    assert found[-1].text == f"{GUARD}: running" and "pal-profile.timer" not in seen[0]
 
 
 def no_systemd(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

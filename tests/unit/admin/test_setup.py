@@ -82,6 +82,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: dict[str, str])
     monkeypatch.setattr(machine, "CRON_FOLDER", str(made.cron))
     monkeypatch.setattr(machine, "keeper", lambda root, lab: machine.NONE)
     monkeypatch.setattr(services, "FOLDER", str(made.units))
+    monkeypatch.setattr(services, "STAMPS", str(made.units))
     monkeypatch.setattr("slurm_pal.cli.setup._running", dict)
     monkeypatch.setattr(doctor, "examined", lambda now_s: (UNMEASURED, None))
     monkeypatch.setenv("PATH", f"{made.root}/bin:{os.environ['PATH']}")
@@ -352,7 +353,8 @@ def test_systemd_keeps_the_services_running_and_undo_ends_them(systemd: Host) ->
     unit = systemd.units / "pal-publish-table.service"
     assert f"ExecStart={machine.bin_folder()}/pal publish-table --every 5\n" in unit.read_text()
     orders = [line for line in systemd.log.read_text().splitlines() if not line.startswith("is-active")]
-    assert orders[:2] == ["daemon-reload", "enable --now pal-lease-guard.service pal-publish-table.service"]
+    start = ["try-restart pal-rebalance.service", "enable --now pal-lease-guard.service pal-publish-table.service"]
+    assert orders[:3] == ["daemon-reload", *start]
     assert "run systemctl enable --now" in done.output
     (systemd.root / "started").touch()
     systemd.log.write_text("")
@@ -363,9 +365,13 @@ def test_systemd_keeps_the_services_running_and_undo_ends_them(systemd: Host) ->
     assert "nothing to change" in again.output
     assert all(line.startswith("is-active") for line in systemd.log.read_text().splitlines())  # all of it runs
     systemd.log.write_text("")
+    stamp = systemd.units / "stamp-pal-profile.timer"
+    stamp.touch()
     assert systemd.setup("--undo", "--yes").exit_code == 0
-    first, *_, last = systemd.log.read_text().splitlines()
-    assert first.startswith("disable --now ") and "pal-publish-table.service" in first and last == "daemon-reload"
+    first, *_, reloaded, last = systemd.log.read_text().splitlines()
+    assert first.startswith("disable --now ") and "pal-publish-table.service" in first
+    assert reloaded == "daemon-reload" and last.startswith("reset-failed pal-")
+    assert not stamp.exists()
     (systemd.root / "started").unlink()
     edited.unlink()
     (systemd.root / "bin" / "systemctl").unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -44,7 +45,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.table, self.snapshot = folder, str(folder / "table"), str(folder / "snapshot")
-        self.passes = folder / "passes"
+        self.passes, self.slow = folder / "passes", folder / "slow"
         self.passes.touch()
 
     def publisher(self, *words: str) -> subprocess.Popen[str]:
@@ -60,10 +61,11 @@ class Place:
     def guard(self, codes: str = "0") -> subprocess.Popen[bytes]:
         """`codes`: what its passes end with, one after the other, the last one again and again."""
         program = (
-            "import os, sys\nfrom slurm_pal.leases import guard\n"
+            "import os, sys, time\nfrom slurm_pal.leases import guard\n"
             "guard.PASSES_S, guard.AGAIN_S, guard.LOOK_S = (0.1,), 0.05, 0.02\n"
             f"path, codes = {str(self.passes)!r}, {codes!r}\n"
             "def once():\n    before = len(open(path).read())\n    open(path, 'a').write('.')\n"
+            f"    while os.path.exists({str(self.slow)!r}):\n        time.sleep(0.01)\n"
             "    return int(codes[min(before, len(codes) - 1)])\n"
             f"guard.Guard({self.table!r}, {self.snapshot!r}, once).run()\n"
         )
@@ -154,6 +156,28 @@ def test_a_new_publisher_need_not_wait_for_a_guard_without_luck(place: Place) ->
             before = place.n_passes()
             time.sleep(0.3)
             assert place.n_passes() == before and promise.made(place.table) == f"pid {again.pid}"
+
+
+def test_a_guard_that_is_stopped_takes_the_lists_back_first(place: Place) -> None:
+    """By SIGTERM to it alone (KillMode=mixed): systemd kills what it leaves behind, a child in its pass, too."""
+    publisher = place.publisher("promises")
+    place.slow.touch()
+    watching = place.guard("1")
+    with ending(publisher, watching):
+        publisher.kill()
+        until(lambda: place.n_passes() == 1)
+        watching.terminate()
+        place.slow.unlink()
+        assert watching.wait(PATIENCE_S) == 0 and place.n_passes() == 2
+    assert promise.made(place.table), "what may have come since is for the next guard"
+
+
+def test_a_guard_that_sleeps_is_stopped_at_once(place: Place) -> None:
+    publisher, watching = place.publisher("promises"), place.guard()
+    with ending(publisher, watching):
+        until(lambda: b"flock" in Path(f"/proc/{watching.pid}/wchan").read_bytes() or rss_kib(watching.pid) > 8000)
+        watching.terminate()
+        assert watching.wait(PATIENCE_S) == -signal.SIGTERM and place.n_passes() == 0
 
 
 def test_there_is_one_guard_and_one_publisher(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

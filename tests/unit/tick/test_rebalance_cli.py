@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -25,6 +26,7 @@ from slurm_pal.base.files import locked
 from slurm_pal.cli import pal_rebalance as program
 from slurm_pal.journal import paths
 from slurm_pal.journal.journal import Journal, open_journal
+from slurm_pal.pending.retarget import Wish, WishAction
 from slurm_pal.slurm import fake
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.fake import FakeJob, FakeNode, FakeSlurm
@@ -433,6 +435,15 @@ def test_a_daemon_takes_its_lists_back_and_tells_json(site: Site) -> None:
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0 and daemon.job(waits).exc == ""
     assert {json.loads(line)["schema"] for line in out.splitlines()} == {"pal.rebalance/1"}
+
+
+def test_what_systemctl_status_shows_counts_only_what_should_be_done() -> None:
+    wishes = [
+        Wish(1, WishAction.NONE, {}, None, False, "left to Slurm"),
+        Wish(2, WishAction.EXCLUDE, {"ExcNodeList": "n1"}, None, False, "too slow"),
+    ]
+    seen = SimpleNamespace(decided=SimpleNamespace(wishes=wishes), orders=3, moving=0)
+    assert program._status(seen) == "last tick: 1 wishes, 3 orders, 0 moves under way"
 
 
 # -- what nobody foresaw, and kill -9 ------------------------------------------------------------
