@@ -226,7 +226,7 @@ case ${1:-run} in
     run | rpm | time | clean)
         as_root "$@"
         claim_roots
-        trap 'stop TERM' EXIT
+        trap 'stop KILL' EXIT  # unshare lets no other signal through
         apt_proxy
         case ${1:-run} in
             run) in_fresh_root --inside deb ;;

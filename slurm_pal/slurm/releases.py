@@ -30,10 +30,7 @@ SINCE: dict[str, Release] = {
     # accepts (that one, Gres=gpu:0, Gres=). No release between was run.
     "pending jobs keep their GPUs": (22, 6),
     "one REST plug-in": (23, 11),  # openapi/slurmctld for all versions of the data; before, one plug-in for each
-    "slurmrestd refuses SlurmUser": (
-        24,
-        12,
-    ),  # 24.11 runs as SlurmUser if told so, 26.05 does not; none between was run
+    "slurmrestd refuses SlurmUser": (24, 12),  # 24.11 runs as them if told so, 26.05 does not; none between was run
     "narrow partitions refuse jobs": (22, 6),  # 22.05 lets them wait, 24.11 and 26.05 refuse; none between was run
 }
 """Difference -> the first release that has it."""

@@ -318,7 +318,7 @@ def test_a_mark_about_partitions_opens_none(site: Site) -> None:
         update = ending(site.until(number, lambda job: job.reason == "PartitionDown"), time.time() + 60.0, 0.0)
         assert update is not None and update.fields == {"Partition": own}
         try:
-            site.client.update_job(number, **update.fields)
+            queue_of.updated(site.client, number, **update.fields)
         except SlurmError as error:  # 24.11 does not even put it back
             assert "Requested partition configuration not available" in str(error)
         else:
