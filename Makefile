@@ -60,7 +60,7 @@ SHORT := -q -m 'not long'
 test:  ## Lint, and all tests but long statistics, those on a real Slurm included
 	@$(MAKE) --no-print-directory -j 2 $(VENV)/installed packages
 	@$(BIN)/pytest -q --collect-only $(ON_SLURM) > /dev/null || true
-	@root=$$(tests/place.sh) && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; \
+	@root=$$(tests/place.sh) && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; trap 'exit 1' HUP INT PIPE TERM; \
 	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest $(SHORT) -n 12 --dist loadfile --no-loadscope-reorder -o cache_dir=$(VENV)/slurm-cache \
 	$(LONGEST) $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
 	nice -n 5 $(MAKE) --no-print-directory lint rewritten; lint=$$?; \

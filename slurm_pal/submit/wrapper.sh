@@ -21,7 +21,6 @@ pal_mover_s=3                   # whoever asked for a checkpoint in order to mov
 pal_again="the job's script is run again"
 pal_deadly="HUP INT QUIT ILL TRAP ABRT BUS FPE USR1 SEGV USR2 PIPE ALRM TERM STKFLT XCPU XFSZ VTALRM PROF IO PWR SYS"
 pal_deadly+=" 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64"
-pal_mild="CONT URG WINCH TSTP TTIN TTOU" # who has no trap for them goes on, or stops
 pal_got=""                      # signals that nobody has looked at; with a short limit Slurm's comes at once
 trap "pal_got+=' USR1'" USR1
 
@@ -79,31 +78,10 @@ pal_runs() { [ -n "$1" ] && kill -0 "$1" && pal_is_job "$1"; }
 pal_is_missed() { ! kill -0 "$1" && pal_is_job "$1"; }
 
 # A witness beside the script. How far a signal reaches depends on ProctrackType:
-# if it has also killed the witness, or is written down there, the script has already received it.
+# if it has also killed the witness, the script has already received it.
 pal_stand_witness() {
-  (
-    trap - INT QUIT
-    PATH=/usr/bin:/bin
-    # shellcheck disable=SC2064 # the name is to be expanded now
-    for name in $pal_mild; do trap "echo >> \"\$pal_dir/seen.$name\"" "$name"; done
-    if exec 4<> <(:); then
-      while read -r -t 86400 -u 4; [ $? -gt 128 ]; do :; done # a pause without a process: nobody writes there
-    fi
-    exec sleep 2147483647
-  ) < /dev/null > /dev/null 3<&- 5>&- &
+  (trap - INT QUIT; PATH=/usr/bin:/bin; exec sleep 2147483647) < /dev/null > /dev/null 3<&- 5>&- &
   pal_witness=$!
-}
-
-# Whether the witness has written down one more signal of this name.
-pal_was_seen() {
-  local lines=()
-  [ ! -e "$pal_dir/seen.$1" ] || mapfile -t lines < "$pal_dir/seen.$1"
-  [ "${#lines[@]}" -gt "${pal_seen[$1]:-0}" ] && pal_seen[$1]=$((${pal_seen[$1]:-0} + 1))
-}
-
-pal_is_to_end() {
-  pal_ending=1
-  pal_ends_perhaps
 }
 
 # A signal for the batch shell is for the script, which would be the batch shell without us. If the script then ends
@@ -114,15 +92,9 @@ pal_forward() {
   number=$1
   [[ $1 == [0-9]* ]] || number=$(kill -l "$1")
   if ! kill -0 "$pal_witness"; then
-    # Slurm ends a job by SIGCONT and SIGTERM to all. Of two signals at once `wait` loses that with the lower number.
-    if [ "$1" = CONT ]; then
-      pal_died=15 pal_status=143
-      pal_is_to_end
-    else
-      pal_died=$number
-      pal_stand_witness
-    fi
-  elif ! pal_was_seen "$1"; then
+    pal_died=$number
+    pal_stand_witness
+  else
     target=$(pal_target)
     pal_died=""
     # A shell handles SIGINT, and then dies of it.
@@ -339,7 +311,7 @@ pal_run() {
     pal_got=""
     for name in $got; do
       if [ "$name" = USR1 ] && [ -n "$pal_command$pal_signal" ]; then pal_usr1; else pal_forward "$name"; fi
-      [ "$name" != TERM ] || pal_is_to_end
+      [ "$name" != TERM ] || { pal_ending=1; pal_ends_perhaps; }
     done
     [ -n "$pal_got" ] || kill -0 "$pal_witness" || pal_stand_witness
   done
@@ -388,7 +360,6 @@ pal_main() {
   set +euCf
   pal_failglob="" # the same by BASHOPTS
   if shopt -q failglob; then pal_failglob=1; shopt -u failglob; fi
-  declare -gA pal_seen=()
   pal_writer="" pal_noter="" pal_ending="" pal_died="" pal_status=1 pal_requeues=${SLURM_RESTART_COUNT:-0} pal_reruns=0
   exec 3<&0 5>&2 2> /dev/null
   pal_job=$SLURM_JOB_ID # a task's own number may be that of its array, which means all of them
@@ -397,8 +368,9 @@ pal_main() {
   export SLURM_PAL_ACK=$pal_dir/ack
   pal_stand_witness
   trap pal_clean EXIT
+  # Not those that kill nobody: Slurm sends SIGCONT together with others, and of two signals at once `wait` loses one.
   # shellcheck disable=SC2064 # the name is to be expanded now
-  for name in $pal_deadly $pal_mild; do trap "pal_got+=' $name'" "$name"; done
+  for name in $pal_deadly; do trap "pal_got+=' $name'" "$name"; done
   pal_look_up
   pal_join
   while :; do

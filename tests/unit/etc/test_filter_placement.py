@@ -98,7 +98,7 @@ def test_a_burst_is_placed_as_by_the_rule(
             if why == "alike":  # of what was free when the table was written
                 every = GpuShape(1, nodes=1, per_node=1)
                 assert alike(build_view(overview, scored, every, c[-1], [n.name for n in opened(overview)]))
-            plain = max((x for key, x in standing.plain.items() if key[1] == c), default=1.0)
+            plain = max((x.slowdown for key, x in standing.plain.items() if key[1] == c), default=1.0)
             assert c == "C" or slowdown <= BARRED or is_faulty(plain), "on slow GPUs only where Slurm might pick worse"
             assert float(result.mark["slow"]) == pytest.approx(slowdown * (LOCALITY if nodes > 1 else 1), abs=6e-4)
             if why == "best":

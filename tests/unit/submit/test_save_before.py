@@ -68,6 +68,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def notice(job: Job) -> None:
     """Slurm's, or that of whoever wants to move the job."""
     job.until("begun")
+    job.process.send_signal(signal.SIGCONT)  # Slurm sends it before others
     job.process.send_signal(signal.SIGUSR1)
 
 
