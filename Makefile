@@ -54,15 +54,18 @@ tools:  ## Debian packages that only tests need: Lua for the filters, a compiler
 # their own, and are shown after them. Those that take longest begin first. The others give way to them: a Slurm that
 # gets no processor for seconds loses nodes.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
-LONGEST := $(patsubst %,tests/slurm/test_%.py,sweep_leaves wait cloud sweep filter crossing twin_priorities loans sweep_scale moves rebalance guard kept_ticks \
-	observe faulty accounting partitions counting save_before network_sweep palsub users recipes gather frameworks lab tutorial spank)
+LONGEST := $(patsubst %,tests/slurm/test_%.py,sweep_leaves filter wait loans crossing cloud sweep faulty rebalance accounting moves sweep_scale \
+	network_sweep twin_priorities partitions guard counting lab palsub kept_ticks observe users save_before recipes user_page frameworks gather \
+	places spank tutorial online both first_use rebalance_kills)
+# File by file: of a folder and a file in it pytest takes the folder alone, in its own order.
+IN_ORDER := $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/slurm/test_*.py) $(filter-out tests/slurm,$(ON_SLURM)))
 SHORT := -q -m 'not long'
 test:  ## Lint, and all tests but long statistics, those on a real Slurm included
 	@$(MAKE) --no-print-directory -j 2 $(VENV)/installed packages
 	@$(BIN)/pytest -q --collect-only $(ON_SLURM) > /dev/null || true
 	@root=$$(tests/place.sh) && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; trap 'exit 1' HUP INT PIPE TERM; \
 	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest $(SHORT) -n 12 --dist loadfile --no-loadscope-reorder -o cache_dir=$(VENV)/slurm-cache \
-	$(LONGEST) $(ON_SLURM) > $$root/slurm.log 2>&1 & slurm=$$!; \
+	$(IN_ORDER) > $$root/slurm.log 2>&1 & slurm=$$!; \
 	nice -n 5 $(MAKE) --no-print-directory lint rewritten; lint=$$?; \
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
 	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 4 $(ON_SLURM:%=--ignore=%); others=$$?; \
