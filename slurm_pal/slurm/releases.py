@@ -26,8 +26,8 @@ SINCE: dict[str, Release] = {
     # 24.11 refuses a node list of more than one segment and does not show that a job has segments; 26.05 takes the
     # list and shows SegmentSize. No release between was run.
     "segments with node lists": (26, 5),
-    # An empty TresPerNode takes them away in 22.05. In 24.11 the job is given them after every update that Slurm
-    # accepts (that one, Gres=gpu:0, Gres=). No release between was run.
+    # An empty TresPerNode takes them away in 22.05 and in 26.05.5. In 24.11 the job is given them after every update
+    # that Slurm accepts (that one, Gres=gpu:0, Gres=). No release between was run.
     "pending jobs keep their GPUs": (22, 6),
     "one REST plug-in": (23, 11),  # openapi/slurmctld for all versions of the data; before, one plug-in for each
     "slurmrestd refuses SlurmUser": (24, 12),  # 24.11 runs as them if told so, 26.05 does not; none between was run
@@ -35,10 +35,13 @@ SINCE: dict[str, Release] = {
 }
 """Difference -> the first release that has it."""
 
+UNTIL: dict[str, Release] = {"pending jobs keep their GPUs": (26, 5)}
+"""Difference -> the first release that has it no more."""
+
 
 def has(release: Release, difference: str) -> bool:
     """Whether a release has what `SINCE` names."""
-    return release >= SINCE[difference]
+    return release >= SINCE[difference] and not (difference in UNTIL and release >= UNTIL[difference])
 
 
 def known(release: Release) -> bool:
