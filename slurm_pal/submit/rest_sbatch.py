@@ -19,7 +19,7 @@ from slurm_pal.base.terminal import visible
 from slurm_pal.decide.request import Conflict
 from slurm_pal.slurm import rest_wire
 from slurm_pal.slurm.rest_door import Door, Row
-from slurm_pal.slurm.rest_program import MAY_EXIST, NOT_BY_REST
+from slurm_pal.slurm.rest_program import BY_SBATCH, MAY_EXIST, NOT_BY_REST
 from slurm_pal.submit import rest_options, run_sbatch
 from slurm_pal.submit.argv import CommandLine, parse
 from slurm_pal.submit.checkpoint import WRAP
@@ -175,7 +175,7 @@ def _instead(words: list[str], given: Input | None, error: Exception) -> int:
     if path is None:
         _say(f"not submitted: {why}")
         return error.exit_code if isinstance(error, PalError) else Exit.FAILED
-    _say(f"submitted by sbatch: {why}")
+    _say(f"{BY_SBATCH}{why}")
     try:
         run_sbatch.replace(path, ["sbatch", *words], given.stdin if given else None)
     except OSError as failed:
