@@ -144,8 +144,10 @@ def _signal(value: str) -> Description:
 def _switches(value: str) -> Description:
     count, sign, wait = value.partition("@")
     found: Description = {"required_switches": _set(_whole(count))}
-    limit = _minutes(wait) if sign else None
-    return found | ({"wait_for_switch": 60 * limit} if limit is not None else {})
+    limit_s = seconds(wait) if sign else None
+    if sign and limit_s is None and _minutes(wait) is not None:
+        raise _Unable
+    return found | ({"wait_for_switch": limit_s} if limit_s is not None else {})
 
 
 def _mode(value: str) -> str:
@@ -291,7 +293,8 @@ def _amounts(asked: Mapping[str, str]) -> Description:
     per_task = [f"cpu={cpus}"] if cpus else []
     if gpus:
         per_task.append(f"gres/gpu={_whole(gpus)}")
-        found["tres_bind"] = f"gres/gpu:per_task:{gpus}"
+        if not asked.keys() & {"gpu-bind", "tres-bind"}:
+            found["tres_bind"] = f"gres/gpu:per_task:{gpus}"
     return found | ({"tres_per_task": ",".join(per_task)} if per_task else {})
 
 

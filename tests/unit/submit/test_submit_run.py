@@ -502,7 +502,7 @@ def test_a_refusal_that_is_not_about_our_words_is_shown_once_and_not_tried_again
 )
 def test_a_job_by_rest_whose_answer_was_lost_is_not_sent_again(said: str, scored: Site) -> None:
     """Whatever is said beside that, and by whom."""
-    scored.sbatch("#!/bin/sh\necho x >> tries\nprintf %s \"$SAID\" >&2\nexit 1\n")
+    scored.sbatch('#!/bin/sh\necho x >> tries\nprintf %s "$SAID" >&2\nexit 1\n')
     done = scored.run([*PALSUB, "--gres=gpu:1", "job.sh"], stdin=subprocess.DEVNULL, env={"SAID": said})
     assert (done.returncode, done.stderr.decode(), (scored.root / "tries").read_text()) == (1, said, "x\n")
 
