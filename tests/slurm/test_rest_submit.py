@@ -65,14 +65,15 @@ SAME: list[tuple[str, ...]] = [
     ("--ntasks-per-socket=1",), ("--ntasks-per-gpu=1", "-G1"), ("--wait-all-nodes=1",), ("--delay-boot=10",),
     ("--gres-flags=enforce-binding", "-G1"), ("--gpu-bind=closest", "-G1"), ("--cpu-freq=low",), ("--export=ALL",),
     ("--gpu-freq=low", "-G1"), ("--acctg-freq=30",), ("--prefer=x",), ("--kill-on-invalid-dep=yes",),
-    ("--mail-type=END", "--mail-type=FAIL"), ("-D", "link/.."), ("--mail-type=END", "--mail-type=NONE"),
+    ("--mail-type=END", "--mail-type=FAIL"), ("-D", "link/.."), ("-t", "0"), ("--ntasks-per-node=2",),
+    ("--mail-type=END", "--mail-type=NONE"),
     ("--begin=2031-02-03T04:05:06",), ("--dependency=afterany:1", "--begin=now+1hour"), ("--array=0,2-4%2",),
 ]  # fmt: skip
 """Options with which both make the same job, in all releases."""
 SAME_NEW: list[tuple[str, ...]] = [
     ("-N2",), ("-w", "n[1-2]"), ("-n4", "--ntasks-per-node=2"), ("-O", "-n4"), ("--contiguous",), ("--switches=1@10",),
     ("--signal=B:USR1@60", "-t", "10"), ("-k",), ("--extra=x",), ("--export=NIL",), ("--segment=1", "-N2"),
-    ("--gpus-per-task=1", "-n2", "--gpu-bind=closest"), ("--switches=1@1:30",),
+    ("--gpus-per-task=1", "-n2", "--gpu-bind=closest"), ("--switches=1@1:30",), ("--gpus-per-task=1", "-G2"),
 ]  # fmt: skip
 """The same, from v0.0.40 on. With v0.0.38 the first two ask for one CPU in all until they start."""
 REFUSED: list[tuple[str, ...]] = [

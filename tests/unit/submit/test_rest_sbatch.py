@@ -76,6 +76,11 @@ def test_how_gpus_are_bound_is_the_users_word_first() -> None:
         found = rest_options.described({"gpus-per-task": "1", "ntasks": "2", name: value}, 42)
         assert found["tres_bind"] == "gres/gpu:closest" and found["tres_per_task"] == "gres/gpu=1"
     assert rest_options.described({"gpus-per-task": "1", "ntasks": "2"}, 42)["tres_bind"] == "gres/gpu:per_task:1"
+    assert rest_options.described({"gpus-per-task": "2", "gpus": "4"}, 42)["tasks"] == 2
+    with pytest.raises(NotByRestError, match="no multiple"):
+        rest_options.described({"gpus-per-task": "2", "gpus": "3"}, 42)
+    assert rest_options.described({"ntasks-per-node": "2"}, 38) == {"tasks_per_node": 2, "tasks": 2}
+    assert rest_options.described({"time": "0"}, 42)["time_limit"]["infinite"] is True
     assert rest_options.described({"switches": "1@1:30"}, 42)["wait_for_switch"] == 90
 
 
