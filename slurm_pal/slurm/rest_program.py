@@ -11,9 +11,10 @@ MODULE = "slurm_pal.submit.rest_sbatch"
 NOT_BY_REST = "cannot be given"
 """In what the stand-in says where a job cannot be described: palsub's own words may be the cause."""
 
-
 MAY_EXIST = "the job may exist"
 """In what it says where the answer was lost."""
+BY_SBATCH = "submitted by sbatch: "
+"""Before what it says where sbatch takes its place; what sbatch says comes after that line."""
 
 
 class SbatchProgram(NamedTuple):

@@ -13,7 +13,7 @@ from slurm_pal.submit.argv import CommandLine, Option
 from slurm_pal.submit.options_table import ENVIRONMENT
 from slurm_pal.submit.script import Script
 
-_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 
 def build(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> Request:
@@ -44,8 +44,8 @@ def merge(line: CommandLine, environment: Mapping[str, str], script: Script | No
     merged: dict[str, str] = {}
     layers: list[list[Option]] = [list(own.found) if own else [], variables, list(line.options)]
     for layer in layers:
-        if any(name in _MEMORY for name, _ in layer):  # the three exclude each other, also across layers
-            for name in _MEMORY:
+        if any(name in MEMORY for name, _ in layer):  # the three exclude each other, also across layers
+            for name in MEMORY:
                 merged.pop(name, None)
         merged.update(layer)
     return merged

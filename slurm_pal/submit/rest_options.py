@@ -40,10 +40,6 @@ def _text(key: str) -> Row:
     return lambda value: {key: value}
 
 
-def _words(key: str) -> Row:
-    return lambda value: {key: [value]}
-
-
 def _flag(key: str, value: object = True) -> Row:
     return lambda given: {key: value} if not given else _unable()
 
@@ -86,6 +82,10 @@ def _minutes(value: str) -> int | None:
     if limit_s is None:
         raise _Unable
     return -(-limit_s // 60)
+
+
+def _limit(key: str) -> Row:
+    return lambda value: {key: _set(_minutes(value) or None)}  # 0 is no limit, too
 
 
 def _nice(value: str) -> Description:
@@ -144,8 +144,10 @@ def _signal(value: str) -> Description:
 def _switches(value: str) -> Description:
     count, sign, wait = value.partition("@")
     found: Description = {"required_switches": _set(_whole(count))}
-    limit = _minutes(wait) if sign else None
-    return found | ({"wait_for_switch": 60 * limit} if limit is not None else {})
+    limit_s = seconds(wait) if sign else None
+    if sign and limit_s is None and _minutes(wait) is not None:
+        raise _Unable
+    return found | ({"wait_for_switch": limit_s} if limit_s is not None else {})
 
 
 def _mode(value: str) -> str:
@@ -219,8 +221,7 @@ NEW: dict[str, Row] = _BOTH | {
     "share": _flag("shared", ["oversubscribe"]), "priority": _set_number("priority"),
     "reboot": _flag("reboot"), "segment": _set_number("segment_size"), "signal": _signal, "switches": _switches,
     "thread-spec": _number("thread_specification"),
-    "time": lambda value: {"time_limit": _set(_minutes(value))},
-    "time-min": lambda value: {"time_minimum": _set(_minutes(value))}, "tmp": _number("temporary_disk_per_node"),
+    "time": _limit("time_limit"), "time-min": _limit("time_minimum"), "tmp": _number("temporary_disk_per_node"),
     "tres-bind": _text("tres_bind"), "wait-all-nodes": lambda value: {"wait_all_nodes": value == "1"},
     "ntasks-per-gpu": _number("ntasks_per_tres"),
     "gres-flags": lambda value: {"flags": [_GRES_FLAGS.get(value) or _unable()]},
@@ -256,7 +257,7 @@ def described(asked: Mapping[str, str], version: int, known: frozenset[str] | No
             elif key in found:
                 one = _twice(name, key)
             found[key] = one
-    derived = _amounts(asked) if version >= NEW_FORM else {}
+    derived = _amounts(asked) if version >= NEW_FORM else _tasks_of_one_node(asked)
     if known is not None and "oom_kill_step" not in known:  # Slurm had no such option then
         del derived["oom_kill_step"]
     return found | derived
@@ -271,6 +272,12 @@ def _twice(name: str, key: str) -> Any:  # noqa: ANN401
     raise NotByRestError(f"--{name} and another option give slurmrestd two values for {key}: leave one of them out")
 
 
+def _tasks_of_one_node(asked: Mapping[str, str]) -> Description:
+    """v0.0.38 derives the number of tasks from nodes, but not from the one node of a job that does not say it."""
+    alone = "ntasks-per-node" in asked and not asked.keys() & {"ntasks", "nodes", "nodelist", "ntasks-per-gpu"}
+    return {"tasks": _whole(asked["ntasks-per-node"])} if alone else {}
+
+
 def _amounts(asked: Mapping[str, str]) -> Description:
     """What sbatch itself derives from nodes, tasks and CPUs of a task."""
     low, _, high = asked.get("nodes", "").partition("-")
@@ -278,6 +285,14 @@ def _amounts(asked: Mapping[str, str]) -> Description:
     found: Description = {"oom_kill_step": _NOT_SET}
     if tasks is None and "ntasks-per-gpu" in asked:
         tasks = found["tasks"] = _whole(asked["ntasks-per-gpu"]) * _whole(asked.get("gpus", ""))
+    gpus = asked.get("gpus-per-task", "")
+    if tasks is None and gpus and "gpus" in asked:
+        per_task, all_gpus = digits(gpus), digits(asked["gpus"])
+        if not per_task or all_gpus is None or all_gpus % per_task:
+            raise NotByRestError(
+                "slurmrestd cannot be given --gpus that is no multiple of --gpus-per-task: add --ntasks"
+            )
+        tasks = found["tasks"] = all_gpus // per_task
     if not nodes and not tasks and "nodelist" in asked:
         nodes = len(expand(asked["nodelist"]))
     if tasks is None and nodes and high in ("", low):
@@ -287,12 +302,12 @@ def _amounts(asked: Mapping[str, str]) -> Description:
         found["minimum_nodes"] = -(-tasks // per_node)
     cpus = digits(asked.get("cpus-per-task", ""))
     found["minimum_cpus"] = (nodes or 1) if "overcommit" in asked else (tasks or 1) * (cpus or 1)
-    gpus = asked.get("gpus-per-task", "")
-    per_task = [f"cpu={cpus}"] if cpus else []
+    shares = [f"cpu={cpus}"] if cpus else []
     if gpus:
-        per_task.append(f"gres/gpu={_whole(gpus)}")
-        found["tres_bind"] = f"gres/gpu:per_task:{gpus}"
-    return found | ({"tres_per_task": ",".join(per_task)} if per_task else {})
+        shares.append(f"gres/gpu={_whole(gpus)}")
+        if not asked.keys() & {"gpu-bind", "tres-bind"}:
+            found["tres_bind"] = f"gres/gpu:per_task:{gpus}"
+    return found | ({"tres_per_task": ",".join(shares)} if shares else {})
 
 
 def variables(asked: Mapping[str, str], version: int, name: str) -> dict[str, str]:

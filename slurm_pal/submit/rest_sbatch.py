@@ -19,12 +19,12 @@ from slurm_pal.base.terminal import visible
 from slurm_pal.decide.request import Conflict
 from slurm_pal.slurm import rest_wire
 from slurm_pal.slurm.rest_door import Door, Row
-from slurm_pal.slurm.rest_program import MAY_EXIST, NOT_BY_REST
+from slurm_pal.slurm.rest_program import BY_SBATCH, MAY_EXIST, NOT_BY_REST
 from slurm_pal.submit import rest_options, run_sbatch
 from slurm_pal.submit.argv import CommandLine, parse
 from slurm_pal.submit.checkpoint import WRAP
 from slurm_pal.submit.known import job_name
-from slurm_pal.submit.options import merge
+from slurm_pal.submit.options import MEMORY, merge
 from slurm_pal.submit.processes import which
 from slurm_pal.submit.script import Input, Script, find, from_file, from_stdin, scan
 
@@ -37,12 +37,18 @@ MORE_ENVIRONMENT = {
     "SBATCH_NO_KILL": "no-kill", "SBATCH_OPEN_MODE": "open-mode", "SBATCH_OUTPUT": "output", "SBATCH_POWER": "power",
     "SBATCH_PROFILE": "profile", "SBATCH_QOS": "qos", "SBATCH_SIGNAL": "signal", "SBATCH_TRES_BIND": "tres-bind",
     "SBATCH_WAIT": "wait", "SBATCH_WAIT_ALL_NODES": "wait-all-nodes", "SBATCH_WCKEY": "wckey",
-    "SBATCH_EXTRA": "extra", "SBATCH_SEGMENT_SIZE": "segment", "SBATCH_COMMENT": "comment",
+    "SBATCH_BURST_BUFFER": "bb", "SBATCH_CLUSTER_CONSTRAINT": "cluster-constraint", "SBATCH_SEGMENT_SIZE": "segment",
+    "SBATCH_SPREAD_SEGMENTS": "spread-segments", "SBATCH_CONSOLIDATE_SEGMENTS": "consolidate-segments",
+    "SBATCH_CONTAINER_TYPE": "container-type",
 }  # fmt: skip
-"""sbatch(1), INPUT ENVIRONMENT VARIABLES: those that options_table leaves out."""
+"""sbatch(1), INPUT ENVIRONMENT VARIABLES: those that options_table leaves out, but for _WAIT."""
+_WAIT = "SBATCH_WAIT4SWITCH"
+"""What stands behind the @ in --switches, where the command line does not say it."""
 _LIMITS = ("CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE", "MEMLOCK", "AS")
 _ENDLESS = 2**64 - 1
-_REQUEUE = {"SBATCH_REQUEUE": "requeue", "SBATCH_NO_REQUEUE": "no-requeue"}
+_REQUEUE = {"SBATCH_NO_REQUEUE": "no-requeue", "SBATCH_REQUEUE": "requeue"}  # in the order in which sbatch looks
+_MAILS_ADD_UP = 42
+"""Up to Slurm 24.11 each --mail-type adds to those before it; in 26.05 the last one counts. None between was run."""
 TIMEOUT_S = 60.0  # sbatch's own patience is about that
 
 Asked = Mapping[str, str]
@@ -89,13 +95,16 @@ def made(line: CommandLine, surroundings: dict[str, str], given: Input | None, d
     if script and script.doubt:
         raise UsageError(script.doubt)
     asked = in_force(line, surroundings, script)
+    if door.version <= _MAILS_ADD_UP:
+        asked |= _mails(line, script)
     if script and script.foreign and "ignore-pbs" not in asked:
         raise NotByRestError(
             f"slurmrestd {NOT_BY_REST} #PBS or #BSUB lines, which only sbatch translates: use --ignore-pbs"
         )
     new, name = door.writes_new_form, job_name(line, script, surroundings)
     told = rest_options.variables(asked, door.version, name) | _own_state()
-    folder = os.path.abspath(asked.get("chdir") or os.getcwd())
+    chdir = asked.get("chdir")
+    folder = os.path.join(os.getcwd(), chdir) if chdir else os.getcwd()  # as written: .. may stand behind a link
     told |= {"SLURM_SUBMIT_DIR": os.getcwd(), "SLURM_SUBMIT_HOST": socket.gethostname()}
     around = rest_options.environment(surroundings, door.version, asked.get("export", ""), told)
     known = door.job_keys() if new else None
@@ -144,8 +153,15 @@ def in_force(line: CommandLine, surroundings: Asked, script: Script | None) -> d
         asked = merge(line, surroundings, script)
     except Conflict as reason:
         raise UsageError(str(reason)) from None
+    if len(asked.keys() & {*MEMORY}) > 1:
+        raise UsageError("sbatch accepts only one of --mem, --mem-per-cpu and --mem-per-gpu")
     variables = {name: surroundings[key] for key, name in MORE_ENVIRONMENT.items() if surroundings.get(key)}
-    return asked | {name: value for name, value in variables.items() if not line.has(name)}
+    asked |= {name: value for name, value in variables.items() if not line.has(name)}
+    count, said, _ = asked.get("switches", "").partition("@")
+    own = any(name == "switches" and "@" in value for name, value in line.options)
+    if count and surroundings.get(_WAIT) and not (said and own):
+        asked["switches"] = f"{count}@{surroundings[_WAIT]}"
+    return asked
 
 
 def _requeue(line: CommandLine, surroundings: Asked, script: Script | None) -> bool | None:
@@ -155,6 +171,14 @@ def _requeue(line: CommandLine, surroundings: Asked, script: Script | None) -> b
     names += [name for key, name in _REQUEUE.items() if key in surroundings]
     said = [name for name in (*names, *(name for name, _ in line.options)) if name in _REQUEUE.values()]
     return said[-1] == "requeue" if said else None
+
+
+def _mails(line: CommandLine, script: Script | None) -> dict[str, str]:
+    """All of --mail-type that was said."""
+    own = script.options.found if script and not line.has("wrap") else ()
+    said = [value for name, value in (*own, *line.options) if name == "mail-type"]
+    kinds = [value for value in said if value.upper() != "NONE"] or said[-1:]
+    return {"mail-type": ",".join(kinds)} if kinds else {}
 
 
 def _own_state() -> dict[str, str]:
@@ -175,7 +199,7 @@ def _instead(words: list[str], given: Input | None, error: Exception) -> int:
     if path is None:
         _say(f"not submitted: {why}")
         return error.exit_code if isinstance(error, PalError) else Exit.FAILED
-    _say(f"submitted by sbatch: {why}")
+    _say(f"{BY_SBATCH}{why}")
     try:
         run_sbatch.replace(path, ["sbatch", *words], given.stdin if given else None)
     except OSError as failed:

@@ -9,7 +9,7 @@ import time
 
 from slurm_pal.base.errors import Exit, PalError, SlurmError, UsageError, one_line
 from slurm_pal.base.light import signal, suppress
-from slurm_pal.slurm.rest_program import NOT_BY_REST, SbatchProgram, stand_in
+from slurm_pal.slurm.rest_program import BY_SBATCH, MAY_EXIST, NOT_BY_REST, SbatchProgram, stand_in
 from slurm_pal.submit import argv as argv_module
 from slurm_pal.submit import choice as choices
 from slurm_pal.submit import run_sbatch
@@ -111,6 +111,13 @@ class PluginOptions:
 
 class _NotTwice(PalError):
     """The script can be read only once, and sbatch must read it."""
+
+
+def _may_be_ours(held: bytes) -> bool:
+    """Whether sbatch, or what stands in for it, refused the job and perhaps because of our words."""
+    said = [line for line in held.split(b"\n") if not line.startswith(f"palsub: {BY_SBATCH}".encode())]
+    sent = any(line.startswith(f"palsub: {MAY_EXIST}".encode()) for line in said)
+    return not sent and any(text in line for line in said for text in REFUSALS)
 
 
 def _refusal(held: bytes) -> str:
@@ -585,7 +592,7 @@ class Submission:
         if ended.job_id is None:
             self._forget(planned)
             words = _words(self._again_line, planned.word)
-            ours = careful and planned.words != words and any(text in ended.held for text in REFUSALS)
+            ours = careful and planned.words != words and _may_be_ours(ended.held)
             if ours and ended.status > 0:
                 return self._again(planned, words, _refusal(ended.held))
             run_sbatch.show_held(ended)

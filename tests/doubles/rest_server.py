@@ -21,9 +21,9 @@ def told(body: object, status: str = "200 OK", kind: str = "application/json") -
 
 JOB_KEYS = (
     "account", "admin_comment", "array", "argv", "begin_time", "comment", "constraints", "current_working_directory",
-    "environment", "excluded_nodes", "flags", "memory_per_node", "minimum_cpus", "minimum_nodes", "name", "nice",
-    "nodes", "oom_kill_step", "partition", "priority", "required_nodes", "requeue", "segment_size", "site_factor",
-    "tasks", "time_limit", "tres_bind", "tres_per_job", "tres_per_node", "tres_per_task",
+    "environment", "excluded_nodes", "flags", "mail_type", "memory_per_node", "minimum_cpus", "minimum_nodes", "name",
+    "nice", "nodes", "oom_kill_step", "partition", "priority", "required_nodes", "requeue", "segment_size",
+    "site_factor", "tasks", "time_limit", "tres_bind", "tres_per_job", "tres_per_node", "tres_per_task",
 )  # fmt: skip
 """Some of the keys by which a job is described."""
 

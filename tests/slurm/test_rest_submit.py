@@ -51,7 +51,7 @@ _OF_ITS_PLACE = (
     "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL", "SLURM_STEPMGR", "SLURM_JWT",
 )  # fmt: skip
 """Variables that belong to one run."""
-_LATER = ("--array", "--begin", "--dependency", "--gres-flags")  # the last one takes what the other leaves
+_LATER = ("--array", "--begin", "--dependency", "-D", "--gres-flags")  # the last one takes what the other leaves
 SAME: list[tuple[str, ...]] = [
     (), ("-N1",), ("-N1-2",), ("-n2",), ("-N2", "--ntasks-per-node=2"), ("-c2", "-n2"), ("--gres=gpu:2",), ("-G2",),
     ("--gpus-per-node=2", "-N1"), ("--gpus-per-task=1", "-n2", "-c2"), ("--cpus-per-gpu=2", "-G2"),
@@ -65,12 +65,15 @@ SAME: list[tuple[str, ...]] = [
     ("--ntasks-per-socket=1",), ("--ntasks-per-gpu=1", "-G1"), ("--wait-all-nodes=1",), ("--delay-boot=10",),
     ("--gres-flags=enforce-binding", "-G1"), ("--gpu-bind=closest", "-G1"), ("--cpu-freq=low",), ("--export=ALL",),
     ("--gpu-freq=low", "-G1"), ("--acctg-freq=30",), ("--prefer=x",), ("--kill-on-invalid-dep=yes",),
+    ("--mail-type=END", "--mail-type=FAIL"), ("-D", "link/.."), ("-t", "0"), ("--ntasks-per-node=2",),
+    ("--mail-type=END", "--mail-type=NONE"),
     ("--begin=2031-02-03T04:05:06",), ("--dependency=afterany:1", "--begin=now+1hour"), ("--array=0,2-4%2",),
 ]  # fmt: skip
 """Options with which both make the same job, in all releases."""
 SAME_NEW: list[tuple[str, ...]] = [
     ("-N2",), ("-w", "n[1-2]"), ("-n4", "--ntasks-per-node=2"), ("-O", "-n4"), ("--contiguous",), ("--switches=1@10",),
     ("--signal=B:USR1@60", "-t", "10"), ("-k",), ("--extra=x",), ("--export=NIL",), ("--segment=1", "-N2"),
+    ("--gpus-per-task=1", "-n2", "--gpu-bind=closest"), ("--switches=1@1:30",), ("--gpus-per-task=1", "-G2"),
 ]  # fmt: skip
 """The same, from v0.0.40 on. With v0.0.38 the first two ask for one CPU in all until they start."""
 REFUSED: list[tuple[str, ...]] = [
@@ -84,7 +87,8 @@ REFUSED_OLD: list[tuple[str, ...]] = [
 ]  # fmt: skip
 VARIABLES = {
     "SBATCH_PARTITION": "gpu", "SBATCH_GPUS": "1", "SBATCH_OPEN_MODE": "append", "SBATCH_TIMELIMIT": "7",
-    "SBATCH_JOB_NAME": "zz", "SBATCH_NO_REQUEUE": "1", "SBATCH_SIGNAL": "USR1@5",
+    "SBATCH_JOB_NAME": "zz", "SBATCH_NO_REQUEUE": "1", "SBATCH_SIGNAL": "USR1@5", "SBATCH_CLUSTER_CONSTRAINT": "x",
+    "SBATCH_COMMENT": "no variable of sbatch's", "SBATCH_EXTRA": "neither",
 }  # fmt: skip
 
 
@@ -106,6 +110,8 @@ class Site:
         self.script = os.path.join(folder, "job.sh")
         with open(self.script, "w", encoding="utf-8") as stream:
             stream.write(SHOWN)
+        os.makedirs(os.path.join(folder, "a", "b"))
+        os.symlink("a/b", os.path.join(folder, "link"))
 
     @property
     def new(self) -> bool:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.base.errors import NotByRestError
+from slurm_pal.base.errors import NotByRestError, UsageError
 from slurm_pal.slurm.rest_program import stand_in
 from slurm_pal.submit import rest_options
+from slurm_pal.submit.argv import parse
+from slurm_pal.submit.rest_sbatch import in_force
 
 from ...doubles.rest_server import OPENAPI, RestServer, offers, told
 
@@ -35,6 +37,51 @@ def with_sbatch(path: Path) -> Path:
     (path / "sbatch").write_text('#!/bin/sh\nread -r line\necho "ran $# $line"\n')
     (path / "sbatch").chmod(0o755)
     return path
+
+
+def asked(*words: str, **variables: str) -> dict[str, str]:
+    return in_force(parse([*words, "--wrap=true"]), variables, None)
+
+
+def test_variables_count_as_for_sbatch() -> None:
+    """Those that its programs of three releases name, and no others."""
+    assert asked(SBATCH_COMMENT="x", SBATCH_EXTRA="x", SBATCH_WAIT4SWITCH="2").keys() == {"wrap"}
+    assert asked(SBATCH_BURST_BUFFER="x", SBATCH_CLUSTER_CONSTRAINT="y").keys() > {"bb", "cluster-constraint"}
+    for name in ("SPREAD_SEGMENTS", "CONSOLIDATE_SEGMENTS", "CONTAINER_TYPE"):
+        with pytest.raises(NotByRestError, match="cannot be given --"):
+            rest_options.described(asked(**{f"SBATCH_{name}": "1"}), 45)
+    assert asked("--switches=1", SBATCH_WAIT4SWITCH="2")["switches"] == "1@2"
+    assert asked("--switches=1@3", SBATCH_WAIT4SWITCH="2")["switches"] == "1@3"
+    assert asked(SBATCH_REQ_SWITCH="1", SBATCH_WAIT4SWITCH="2")["switches"] == "1@2"
+    with pytest.raises(UsageError, match="only one of --mem"):
+        asked("--mem=1G", "--mem-per-cpu=1G")
+    assert asked("--mem-per-cpu=1G", SBATCH_MEM_PER_NODE="2G").keys() == {"wrap", "mem-per-cpu"}
+
+
+@pytest.mark.parametrize(("version", "kinds"), [(38, "END,FAIL"), (42, ["END", "FAIL"]), (45, ["FAIL"])])
+def test_mail_types_and_folders_are_sbatchs(version: int, kinds: object, tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a/b")
+    submit = f"/slurm/v0.0.{version}/job/submit"
+    with RestServer({OPENAPI: offers(version), submit: told({"job_id": 9, "errors": []})}) as server:
+        words = ("--mail-type=END", "--mail-type=FAIL", "-D", "link/..")
+        assert run(server.where, *words, path=tmp_path).stdout == b"Submitted batch job 9\n"
+        job = json.loads(posted(server)[0].partition("\r\n\r\n")[2])["job"]
+    assert job["mail_type"] == kinds
+    assert job["current_working_directory"] == f"{tmp_path}/link/..", "not what lexically is the same"
+
+
+def test_how_gpus_are_bound_is_the_users_word_first() -> None:
+    for name, value in (("gpu-bind", "closest"), ("tres-bind", "gres/gpu:closest")):
+        found = rest_options.described({"gpus-per-task": "1", "ntasks": "2", name: value}, 42)
+        assert found["tres_bind"] == "gres/gpu:closest" and found["tres_per_task"] == "gres/gpu=1"
+    assert rest_options.described({"gpus-per-task": "1", "ntasks": "2"}, 42)["tres_bind"] == "gres/gpu:per_task:1"
+    assert rest_options.described({"gpus-per-task": "2", "gpus": "4"}, 42)["tasks"] == 2
+    with pytest.raises(NotByRestError, match="no multiple"):
+        rest_options.described({"gpus-per-task": "2", "gpus": "3"}, 42)
+    assert rest_options.described({"ntasks-per-node": "2"}, 38) == {"tasks_per_node": 2, "tasks": 2}
+    assert rest_options.described({"time": "0"}, 42)["time_limit"]["infinite"] is True
+    assert rest_options.described({"switches": "1@1:30"}, 42)["wait_for_switch"] == 90
 
 
 def posted(server: RestServer) -> list[str]:
