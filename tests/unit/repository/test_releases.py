@@ -23,10 +23,15 @@ def test_what_names_no_release() -> None:
         releases.printed("slurm\n", "scontrol --version")
 
 
-@given(RELEASE, RELEASE, st.sampled_from(sorted(releases.SINCE)))
-def test_what_a_release_has_all_later_ones_have(one: releases.Release, other: releases.Release, name: str) -> None:
-    assert releases.has(min(one, other), name) <= releases.has(max(one, other), name)
-    assert releases.OLDEST < releases.SINCE[name] <= releases.NEWEST  # else it is no difference
+@given(RELEASE, st.sampled_from(sorted(releases.SINCE)))
+def test_a_difference_holds_from_one_release_to_another(one: releases.Release, name: str) -> None:
+    first, end = releases.SINCE[name], releases.UNTIL.get(name, (99, 1))
+    assert releases.has(one, name) == (first <= one < end)
+    assert releases.OLDEST < first <= releases.NEWEST and first < end  # else it is no difference
+
+
+def test_only_a_difference_ends() -> None:
+    assert set(releases.UNTIL) <= set(releases.SINCE)
 
 
 def test_what_is_known() -> None:
