@@ -197,10 +197,10 @@ class _Job:
             """Cron does not start it again, and it writes no more into folders that are to go."""
             if cron in self.known:
                 trouble.extend(_end_publisher(config))
+            trouble.extend(self.commands(todo.after))
 
         with record.alone(self.record_path, self.known):
             stay = setup.take_back(todo, self.record_path, self.known, time.time(), ended)
-        trouble += self.commands(todo.after)
         pal = os.path.join(machine.bin_folder(), "pal")  # whose link is gone
         data = [p for p in stay if self.known[p].kind == record.DATA]
         kept = [f"{p} holds measurements: kept; {pal} setup --undo --purge removes them" for p in data]

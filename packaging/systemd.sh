@@ -52,8 +52,9 @@ end() {
 }
 
 boot() {
-    unshare --mount --pid --ipc --uts --net --fork --kill-child "$PROGRAM" --boot "$1" "$GROUP" \
-        </dev/null >"$ROOTS/boot.log" 2>&1 &
+    # Whatever ends this script ends all of that.
+    setpriv --pdeathsig KILL unshare --mount --pid --ipc --uts --net --fork --kill-child \
+        "$PROGRAM" --boot "$1" "$GROUP" </dev/null >"$ROOTS/boot.log" 2>&1 &
     CHILD=$!
     local tries=$((BOOT_S * 5)) state=
     while [ $((tries -= 1)) -gt 0 ]; do

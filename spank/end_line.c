@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -196,6 +198,30 @@ static size_t read_line(char *line, size_t size, long wait_ms) {
     return 0;
 }
 
+/* Both the line and the output are the user's, and some files below /proc can be opened by everybody but ask root's
+ * rights of who writes. So this thread of slurmstepd lays down its rights meanwhile. As write(2); -1 also where it
+ * cannot. */
+static ssize_t write_without_rights(int output, const char *line, size_t length) {
+    struct __user_cap_header_struct version = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct rights[_LINUX_CAPABILITY_U32S_3], none[_LINUX_CAPABILITY_U32S_3];
+    ssize_t written;
+    int error;
+
+    if (syscall(SYS_capget, &version, rights) != 0)
+        return -1;
+    memcpy(none, rights, sizeof(none));
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+        none[i].effective = 0;
+    if (syscall(SYS_capset, &version, none) != 0)
+        return -1;
+    written = write(output, line, length);
+    error = errno;
+    if (syscall(SYS_capset, &version, rights) != 0)
+        slurm_error("pal: cannot take up the rights of slurmstepd again: %s", strerror(errno));
+    errno = error;
+    return written;
+}
+
 /* slurmstepd must neither wait nor die because of what the user has made of the output: a full pipe, a closed one. */
 static void write_line(int output, const char *line, size_t length) {
     struct pollfd ready = {.fd = output, .events = POLLOUT};
@@ -207,10 +233,12 @@ static void write_line(int output, const char *line, size_t length) {
     sigemptyset(&broken_pipe);
     sigaddset(&broken_pipe, SIGPIPE);
     pthread_sigmask(SIG_BLOCK, &broken_pipe, &before);
-    if (write(output, line, length) < 0) {
+    if (write_without_rights(output, line, length) < 0) {
+        bool is_broken = errno == EPIPE; /* before logging may change it */
+
         slurm_debug("pal: cannot write the line at the job's end: %s", strerror(errno));
-        while (errno == EPIPE && sigtimedwait(&broken_pipe, NULL, &at_once) < 0 && errno == EINTR)
-            errno = EPIPE;
+        while (is_broken && sigtimedwait(&broken_pipe, NULL, &at_once) < 0)
+            is_broken = errno == EINTR;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }

@@ -5,8 +5,8 @@
 set -eu
 
 root=
-if [ "$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -ge 6291456 ] 2>/dev/null; then
-    root=$(mktemp -d /dev/shm/pal.XXXXXX)
+if [ "$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -ge 6291456 ] 2>/dev/null &&
+    root=$(mktemp -d /dev/shm/pal.XXXXXX 2>/dev/null); then
     printf '#!/bin/sh\n' >"$root/runs"
     chmod 755 "$root/runs"
     if "$root/runs" 2>/dev/null; then rm "$root/runs"; else rm -r "$root"; root=; fi

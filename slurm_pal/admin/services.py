@@ -120,7 +120,7 @@ def findings(run: Runner) -> list[CheckResult]:
     for block in done.stdout.split("\n\n"):
         facts = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         name, state = facts.get("Id", ""), facts.get("ActiveState")
-        if facts.get("SubState") == "auto-restart":
+        if facts.get("SubState", "").startswith("auto-restart"):  # systemd 254 has auto-restart-queued, too
             found.append(CheckResult("warn", "services", f"{name} ends and starts again", f"journalctl -u {name}"))
         elif state == "failed":
             found.append(CheckResult("warn", "services", f"{name} has failed", f"systemctl status {name}"))

@@ -195,9 +195,10 @@ def install(
 
 def undo(site: SiteFiles, known: Mapping[str, record.Entry], purge: bool) -> Todo:
     """Everything that the record knows."""
-    unit_files = [path for path in known if os.path.dirname(path) == services.FOLDER and look(path).kind]
-    before = [services.stop(unit_files)] if unit_files else []
-    after = services.forget(unit_files) if unit_files else []
+    unit_files = [path for path in known if os.path.dirname(path) == services.FOLDER]
+    left = [path for path in unit_files if look(path).kind]
+    before = [services.stop(left)] if left else []
+    after = services.forget(unit_files) if unit_files else []  # also if an undo was killed before it came to that
     whole, slurm = ChangePlan(), ChangePlan()
     if any(one.kind == record.EDIT for one in known.values()):
         whole = changes.uninstall(site)

@@ -40,6 +40,7 @@ AGAIN_S = 2.0  # after a pass with trouble
 HELD_S = 5.0  # the lock is held no longer for the first pass: a new publisher waits for it
 LOOK_S = 0.25  # between looks for a new publisher, and for the end of a child
 ALIVE_S = 10.0  # between words to the service manager's watchdog
+LEAVE_S = 25.0  # after SIGTERM; the service manager kills it after 30 s, and calls that a failure
 TIMEOUT_S = 10.0  # of one Slurm command
 BESIDE_PASSES_S = (0.0, 1.3, 3.0)
 """After the death of one tick: an update that it had begun may still come through."""
@@ -59,7 +60,7 @@ class Guard:
         self._busy = self._leaving = False
 
     def run(self) -> None:
-        """Run until SIGTERM: one that sleeps ends at once, one that takes lists back after its next pass.
+        """Run until SIGTERM: one that sleeps ends at once, one that takes lists back after its next pass, or LEAVE_S.
 
         Raises OSError when the lock cannot be opened.
         """
@@ -83,9 +84,15 @@ class Guard:
         if self._busy:
             self._leaving = True
             notify(STOPPING, "STATUS=takes the lists back, then ends")
+            signal.signal(signal.SIGALRM, self._end)
+            signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
         else:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        _say("ends before all lists are taken back, since Slurm is slow: the next guard or publisher goes on")
+        os._exit(0)
 
     @contextlib.contextmanager
     def _death(self) -> Iterator[None]:

@@ -88,6 +88,21 @@ static void test_pipes(void) {
     close(ends[1]);
 }
 
+/* Whatever makes the line is the user's, and so is the output. What asks who writes there must not find root: like the
+ * file that stays set-user-ID when root writes, so do files of the kernel below /proc accept more from root. */
+static void test_rights(void) {
+    int output = file_of("ran\n", 4);
+    struct stat file;
+
+    CHECK(fchmod(output, S_ISUID | 0700) == 0);
+    begin_step(SLURM_BATCH_SCRIPT, 1);
+    run_step(MAKER, NULL, output, 4);
+    CHECK(fstat(output, &file) == 0 && file.st_size > 4 && !(file.st_mode & S_ISUID));
+    CHECK(fchmod(output, S_ISUID | 0700) == 0 && pwrite(output, "x", 1, 0) == 1 && fstat(output, &file) == 0);
+    CHECK(geteuid() != 0 || file.st_mode & S_ISUID); /* slurmstepd has its rights again */
+    close(output);
+}
+
 void run_end_line_cases(void) {
     begin_step(SLURM_BATCH_SCRIPT, 1);
     CHECK_TEXT(output_of_step(MAKER, NULL), MADE);
@@ -111,4 +126,5 @@ void run_end_line_cases(void) {
     fake.exit_status = SIGTERM; /* somebody has ended the job: nobody waits for what is not there yet */
     CHECK_TEXT(output_of_step("#!/bin/sh\nsleep 1\necho late\n", NULL), "ran\n");
     test_pipes();
+    test_rights();
 }

@@ -78,7 +78,7 @@ class Site:
         pal = " ".join(map(_quoted, PAL))
         words = (
             f"{pal} lab work --seconds 0.1 --locality-penalty 1 --collectives; "
-            'until scontrol -o show job "$SLURM_JOB_ID" | grep -q pal:slow=; do '
+            'until squeue -h -j "$SLURM_JOB_ID" -o %k | grep -q pal:slow=; do '
             f"{pal} progress --every=10 10 100; sleep 10; done; sleep 300"
         )
         number = int(self.run("sbatch", "--parsable", "-o", "out-%j", "-N2", "--gres=gpu:4", "--wrap", words))

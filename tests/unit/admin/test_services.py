@@ -153,11 +153,12 @@ def show(name: str, active: str, sub: str, enabled: str) -> str:
     return f"Id={name}\nActiveState={active}\nSubState={sub}\nUnitFileState={enabled}\n"
 
 
-def test_what_systemd_says_of_our_units_is_found(site: Site) -> None:
+@pytest.mark.parametrize("sub", ["auto-restart", "auto-restart-queued"])
+def test_what_systemd_says_of_our_units_is_found(site: Site, sub: str) -> None:
     timer, once, sweep = "pal-rebalance.timer", "pal-rebalance-once.service", "pal-profile.service"
     said = [
         show(GUARD, "active", "running", "enabled"),
-        show(TICKS, "activating", "auto-restart", "enabled"),
+        show(TICKS, "activating", sub, "enabled"),
         show(PUBLISH, "inactive", "dead", "disabled"),
         show(timer, "inactive", "dead", "enabled"),
         show(once, "inactive", "dead", "static"),

@@ -379,6 +379,26 @@ def test_systemd_keeps_the_services_running_and_undo_ends_them(systemd: Host) ->
     assert systemd.listing() == before
 
 
+def test_after_an_undo_that_was_killed_the_next_one_tells_systemd(systemd: Host) -> None:
+    systemd.install("--service", "systemd")
+    path, stamp = systemd.root / "bin" / "systemctl", systemd.units / "stamp-pal-profile.timer"
+    usual = path.read_text()
+    path.write_text('#!/bin/sh\n[ "$1" != daemon-reload ] || kill -9 $PPID\n')
+    child = os.fork()
+    if child == 0:
+        systemd.setup("--undo", "--yes")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert not list(systemd.units.iterdir())
+    path.write_text(usual)
+    systemd.log.write_text("")
+    stamp.touch()  # as if it had not come so far
+    assert systemd.setup("--undo", "--yes").exit_code == 0
+    reloaded, reset = systemd.log.read_text().splitlines()
+    assert reloaded == "daemon-reload" and reset.startswith("reset-failed pal-") and not stamp.exists()
+    assert "nothing to take back" in systemd.setup("--undo", "--yes").output
+
+
 def test_a_service_that_does_not_start_is_told_and_the_rest_is_there(systemd: Host) -> None:
     path = systemd.root / "bin" / "systemctl"
     path.write_text(

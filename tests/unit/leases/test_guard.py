@@ -58,11 +58,12 @@ class Place:
             heartbeat.beat(self.snapshot, time.time(), 3.0)
         return process
 
-    def guard(self, codes: str = "0") -> subprocess.Popen[bytes]:
+    def guard(self, codes: str = "0", leave_s: float = PATIENCE_S) -> subprocess.Popen[bytes]:
         """`codes`: what its passes end with, one after the other, the last one again and again."""
         program = (
             "import os, sys, time\nfrom slurm_pal.leases import guard\n"
             "guard.PASSES_S, guard.AGAIN_S, guard.LOOK_S = (0.1,), 0.05, 0.02\n"
+            f"guard.LEAVE_S = {leave_s}\n"
             f"path, codes = {str(self.passes)!r}, {codes!r}\n"
             "def once():\n    before = len(open(path).read())\n    open(path, 'a').write('.')\n"
             f"    while os.path.exists({str(self.slow)!r}):\n        time.sleep(0.01)\n"
@@ -170,6 +171,23 @@ def test_a_guard_that_is_stopped_takes_the_lists_back_first(place: Place) -> Non
         place.slow.unlink()
         assert watching.wait(PATIENCE_S) == 0 and place.n_passes() == 2
     assert promise.made(place.table), "what may have come since is for the next guard"
+
+
+def test_a_guard_that_is_stopped_does_not_wait_for_a_slow_slurm(place: Place) -> None:
+    publisher = place.publisher("promises")
+    place.slow.touch()
+    watching = place.guard("1", leave_s=0.2)
+    with ending(publisher, watching):
+        publisher.kill()
+        until(lambda: place.n_passes() == 1)
+        watching.terminate()
+        try:
+            assert watching.wait(PATIENCE_S) == 0 and place.n_passes() == 1
+        finally:
+            place.slow.unlink()  # its child, which systemd would kill, ends, too
+    assert promise.made(place.table), "the next guard goes on"
+    unit = Path(__file__).parents[3] / "etc/systemd/pal-lease-guard.service"
+    assert f"\nTimeoutStopSec={guard.LEAVE_S + 5:.0f}s\n" in unit.read_text()
 
 
 def test_a_guard_that_sleeps_is_stopped_at_once(place: Place) -> None:
