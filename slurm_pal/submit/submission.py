@@ -46,8 +46,13 @@ REFUSALS = (
     b"is ambiguous", b"artition", b"CPU count", b"processors requested", b"QOS policy", b"time limit",
     NOT_BY_REST.encode(),
 )  # fmt: skip
-"""What sbatch prints if our words may be the cause: then plain sbatch is run. Never after a
-time-out or a lost connection, since the job may have been accepted."""
+"""What sbatch prints if our words may be the cause: then plain sbatch is run."""
+LOST = (
+    b"timed out", b"Zero Bytes", b"ommunication", b"Message send failure", b"Message receive failure",
+    b"Unable to contact",
+)  # fmt: skip
+"""What it prints after a time-out or a lost connection (slurm/slurm_errno.h): the job may have been accepted. A plug-in
+of the site may have said something else before."""
 
 
 def warn(text: str) -> None:
@@ -116,7 +121,7 @@ class _NotTwice(PalError):
 def _may_be_ours(held: bytes) -> bool:
     """Whether sbatch, or what stands in for it, refused the job and perhaps because of our words."""
     said = [line for line in held.split(b"\n") if not line.startswith(f"palsub: {BY_SBATCH}".encode())]
-    sent = any(line.startswith(f"palsub: {MAY_EXIST}".encode()) for line in said)
+    sent = any(line.startswith(f"palsub: {MAY_EXIST}".encode()) or any(map(line.__contains__, LOST)) for line in said)
     return not sent and any(text in line for line in said for text in REFUSALS)
 
 

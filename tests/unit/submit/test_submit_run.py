@@ -498,9 +498,11 @@ def test_a_refusal_that_is_not_about_our_words_is_shown_once_and_not_tried_again
         "palsub: submitted by sbatch: slurmrestd cannot be given --hint=x: leave it out\n"
         "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n",
         "palsub: the job may exist: slurmrestd at http://x sent text/html and no JSON (HTTP 504): no time limit\n",
+        "sbatch: site filter: partition set to gpu\n"
+        "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received\n",
     ],
 )
-def test_a_job_by_rest_whose_answer_was_lost_is_not_sent_again(said: str, scored: Site) -> None:
+def test_a_job_whose_answer_was_lost_is_not_sent_again(said: str, scored: Site) -> None:
     """Whatever is said beside that, and by whom."""
     scored.sbatch('#!/bin/sh\necho x >> tries\nprintf %s "$SAID" >&2\nexit 1\n')
     done = scored.run([*PALSUB, "--gres=gpu:1", "job.sh"], stdin=subprocess.DEVNULL, env={"SAID": said})
