@@ -209,7 +209,11 @@ def test_while_it_waits_a_tick_chooses_again(user: User, cron: bool) -> None:
         user.until(lambda: user.run("squeue", "-h", "-p", "slow") == "")
         log = user.home / "pal" / "rebalance.log"
         user.until(  # 24.11 refuses a change while it has the job in its hands
-            lambda: bool(user.run(program("pal-rebalance"), "--act", "--once")) and '"what": "place"' in log.read_text()
+            lambda: (
+                bool(user.run(program("pal-rebalance"), "--act", "--once"))
+                and log.is_file()
+                and '"what": "place"' in log.read_text()
+            )
         )
         assert user.output(job).startswith("old slow ")
     assert '"what": "place"' in (user.home / "pal" / "rebalance.log").read_text()
