@@ -142,7 +142,17 @@ def take_back(client: SlurmClient, known: Remembered, now_s: float, again_s: Seq
     own = client.jobs_of([update.job_id for update in wanted])
     wanted, more = pinned(own.values(), known, up, now_s)
     more += places_back(client, known.places, again_s)
+    done, stays = updated(client, wanted, again_s)
+    return Ended(tuple(done), (*fenced, *trouble, *more, *stays))
+
+
+def updated(client: SlurmClient, wanted: Sequence[Update], again_s: Sequence[float]) -> tuple[list[Update], list[str]]:
+    """Update these jobs: what was done, and one line for each list that stays.
+
+    What Slurm cannot do at the moment is tried again after each of these pauses, s.
+    """
     done: list[Update] = []
+    stays: list[str] = []
     for pause_s in (*again_s, None):  # None: no more tries
         busy: list[Update] = []
         for update in wanted:
@@ -153,12 +163,12 @@ def take_back(client: SlurmClient, known: Remembered, now_s: float, again_s: Seq
                 if isinstance(error, NotNowError) and pause_s is not None:
                     busy.append(update)
                 else:
-                    more.append(f"the list of job {update.job_id} stays for now: {error}")
+                    stays.append(f"the list of job {update.job_id} stays for now: {error}")
         if not busy or pause_s is None:
             break
         time.sleep(pause_s)
         wanted = busy
-    return Ended(tuple(done), (*fenced, *trouble, *more))
+    return done, stays
 
 
 def lists_back(

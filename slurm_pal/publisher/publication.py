@@ -29,7 +29,7 @@ from slurm_pal.publisher.job_notes import JobNotes
 from slurm_pal.publisher.observed import collector
 from slurm_pal.publisher.standing import standing
 from slurm_pal.publisher.table import applications, avoided, records
-from slurm_pal.slurm.client import LAST_S, Overview, SlurmClient
+from slurm_pal.slurm.client import AGAIN_S, LAST_S, Overview, SlurmClient
 from slurm_pal.slurm.parse import whole
 from slurm_pal.store import gpus_text, heartbeat, lua_table, snapshot, starts, sure_labels, user_files
 from slurm_pal.store.lua_table import Header
@@ -94,15 +94,13 @@ def site(client: SlurmClient) -> SlurmSettings:
 
 def take_back(
     client: SlurmClient, jobs: Iterable[SlurmJob], nodes: Iterable[Node], now_s: float, pass_s: float, aside: Aside,
-    shared: Collection[int] = frozenset(),
+    shared: Collection[int] = frozenset(), again_s: Sequence[float] = AGAIN_S,
 ) -> tuple[list[Update], list[str]]:  # fmt: skip
     """End the leases that are over; returns those that were ended, and what went wrong, one line each.
 
     The partitions of the jobs `shared` were set by the tick. Slurm is asked for these jobs once more, since they
-    may have changed.
+    may have changed. What it cannot do at the moment is tried again after each of the pauses `again_s`, s.
     """
-    done: list[Update] = []
-    trouble: list[str] = []
     named = {node.name: node for node in nodes}
 
     def judge(job: SlurmJob) -> Update | None:
@@ -115,16 +113,8 @@ def take_back(
         own = client.jobs_of([update.job_id for update in wanted])
     except SlurmError as error:
         return [], [f"node lists of {len(wanted)} jobs stay for now: {error}"]
-    for update in wanted:
-        try:
-            found = own.get(update.job_id)
-            if found is None or judged([found], judge)[0] != [update]:
-                continue
-            client.update_job(update.job_id, **update.fields)
-            done.append(update)
-        except SlurmError as error:  # it may have started just now; if not, the next publication tries again
-            trouble.append(f"the node list of job {update.job_id} stays for now: {error}")
-    return done, trouble
+    still = {update.job_id: update for update in judged(own.values(), judge)[0]}
+    return pinned.updated(client, [update for update in wanted if still.get(update.job_id) == update], again_s)
 
 
 def write_table(
@@ -376,7 +366,9 @@ class Publisher:
             return [], []
         overview = self._client.overview(marked=True)
         pass_s = self._config.number("submit", "lease_pass_s")
-        return take_back(self._client, overview.jobs, overview.nodes, LATEST_S, pass_s, self.aside)
+        return take_back(
+            self._client, overview.jobs, overview.nodes, LATEST_S, pass_s, self.aside, again_s=LAST_S
+        )  # fmt: skip
 
     def known_site(self, now_s: float) -> SlurmSettings:
         """Slurm's configuration, asked for once a minute. Raises SlurmError."""

@@ -24,6 +24,7 @@ from slurm_pal.publisher.publication import Publisher
 from slurm_pal.sensitivity.history import Label, Seen
 from slurm_pal.sensitivity.keys import name_key
 from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm, write_shims
 from slurm_pal.store import heartbeat, labels, snapshot, starts, user_files
 from slurm_pal.store.lua_table import read_table
@@ -149,6 +150,35 @@ def test_who_goes_takes_everything_back(config: Config, slurm: FakeSlurm) -> Non
     ended, trouble = made.take_back_all()
     assert [update.job_id for update in ended] == [number] and not trouble
     assert slurm.jobs[number].state == "RUNNING"
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize(("refusals", "leaves"), [(3, False), (20, True)])
+def test_a_job_that_slurm_has_in_hand_gets_its_list_back_all_the_same(
+    refusals: int, leaves: bool, config: Config, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 24.11 on most tries to change a waiting job fail; whoever leaves tries longer."""
+    scores(config)
+    blocked(slurm)
+    left = refusals
+
+    def run(argv: list[str], stdin: str) -> Completed:
+        nonlocal left
+        if "update" in argv and left:
+            left -= 1
+            return Completed(1, "", "Resource temporarily unavailable for job 1\n")
+        return slurm(argv, stdin)
+
+    made = Publisher(config, CliClient(run), stays=True)  # type: ignore[arg-type]
+    now_s = time.time()
+    made.publish(now_s)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    if leaves:
+        ended, trouble = made.take_back_all()
+    else:
+        done = made.publish(now_s + 61)
+        ended, trouble = [*done.ended], [*done.trouble]
+    assert len(ended) == 1 and not trouble and not left
 
 
 @pytest.mark.usefixtures("root")
