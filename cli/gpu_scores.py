@@ -17,7 +17,7 @@ from slurm_pal.profiling.sweep import gpu_history
 from slurm_pal.report.inventory import GPU_COLUMNS
 from slurm_pal.report.listing import Listing
 from slurm_pal.store.database import open_database
-from slurm_pal.variability.drift import Finding
+from slurm_pal.variability.finding import Finding
 from slurm_pal.variability.records import Record
 
 MAX_FINDINGS = 20

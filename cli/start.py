@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import click
 
-ALONE = {
+MODULES = {
+    "gpus": "inventory", "nodes": "inventory", "doctor": "doctor", "evidence": "evidence", "demo": "demo",
+    "probe": "probe",
     "progress": "progress", "ack": "progress", "note": "note", "observe": "observe", "fork": "fork", "have": "have",
     "recipes": "recipes",
     "explain": "explain", "whatif": "whatif", "why-slow": "why_slow",
@@ -18,7 +20,7 @@ ALONE = {
     "throughputs": "throughputs", "ticks": "ticks", "compare": "compare", "top": "top", "publish-table": "publish",
     "admin": "admin", "setup": "setup",
 }  # fmt: skip
-"""Command of `pal` -> the module that it can be loaded from without the others."""
+"""Command of `pal` -> the module that it is loaded from, without the others."""
 
 
 def rebalance() -> None:
@@ -49,25 +51,25 @@ def profile() -> None:
     return everything()
 
 
-def alone(word: str) -> click.Command:
+def command(word: str) -> click.Command:
     """A command of `pal`."""
     import importlib
 
     import click
 
-    module = importlib.import_module(f"slurm_pal.cli.{ALONE[word]}")
+    module = importlib.import_module(f"slurm_pal.cli.{MODULES[word]}")
     return next(one for one in vars(module).values() if isinstance(one, click.Command) and one.name == word)
 
 
 def main() -> None:
-    """Run `pal`; most commands without what the others need."""
+    """Run `pal`: a command without what the others need, and all of them for help, a typo or an earlier name."""
     word = sys.argv[1] if len(sys.argv) > 1 else ""
-    if word in ALONE:
+    if word in MODULES:
         import click
 
         from slurm_pal.cli import common
 
-        return common.run(click.Group("pal", {word: alone(word)}), "pal")
+        return common.run(click.Group("pal", {word: command(word)}), "pal")
     from slurm_pal.cli.pal import main as everything
 
     return everything()

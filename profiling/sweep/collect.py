@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from slurm_pal.base import hooks
 from slurm_pal.base.config import Config
@@ -27,8 +27,10 @@ from slurm_pal.store.ingest import Complaint, IngestReport, ingest, spool_direct
 from slurm_pal.store.level_ratios import Level
 from slurm_pal.store.publish import PublishReport, publish
 from slurm_pal.store.snapshot import LevelRatio
-from slurm_pal.variability.classify import GpuStanding
-from slurm_pal.variability.drift import STEP, UNCONFIRMED, Finding, flagged
+from slurm_pal.variability.finding import STEP, UNCONFIRMED, Finding, flagged
+
+if TYPE_CHECKING:
+    from slurm_pal.variability.classify import GpuStanding
 
 T = TypeVar("T")
 WAIT_FOR_WRITER_S = 15.0

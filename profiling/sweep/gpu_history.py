@@ -13,8 +13,7 @@ from slurm_pal.base.faults import NO_UUID, state_of
 from slurm_pal.store import snapshot
 from slurm_pal.store.database import open_database
 from slurm_pal.store.snapshot import GpuScore
-from slurm_pal.variability import drift
-from slurm_pal.variability.drift import Finding
+from slurm_pal.variability.finding import Finding
 from slurm_pal.variability.records import Record
 
 
@@ -94,6 +93,8 @@ def _scores(config: Config) -> dict[str, GpuScore]:
 
 def _of_gpu(own: Sequence[Record], scores: Mapping[str, GpuScore], runs: int, now_s: float) -> GpuHistory:
     """From all records of one GPU, in order of time."""
+    from slurm_pal.variability import drift  # numpy: for `pal-profile show` alone
+
     gpu = own[-1].gpu
     events, newest = tuple(drift.of_records(own, now_s)), tuple(reversed(own))[:runs]
     score = scores.get(gpu.uuid)

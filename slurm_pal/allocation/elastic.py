@@ -11,12 +11,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple
 
 from slurm_pal.base.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 EXACT = 1_000_000
 """The knapsack is solved exactly up to so many GPUs x items, greedily above."""
@@ -113,6 +114,8 @@ def _values(job: ElasticJob, churn: float) -> list[float]:
 
 def _exact(groups: Sequence[_Group], gpus: int) -> dict[str, int]:
     """Dynamic programming over GPUs: one item of each group, none of which is an item, too. O(GPUs x items)."""
+    import numpy as np  # most ticks have no elastic job
+
     unit = math.gcd(*(job.gpus for job, _ in groups)) if groups else 1
     room = gpus // unit + 1
     best = np.zeros(room)  # by units of GPUs: what the groups so far save at most

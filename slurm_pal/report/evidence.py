@@ -24,6 +24,7 @@ from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.report.gpus.reasons import why_refused
 from slurm_pal.report.table import counted
 from slurm_pal.variability import drift
+from slurm_pal.variability.finding import DRIFT, STEP, TRANSIENT, UNCONFIRMED, Finding
 from slurm_pal.variability.params import TIME_UNITS, Params
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import Group, group_of, number, weight_of
@@ -122,7 +123,7 @@ _FOLDERS = re.compile(r"(?<![\w.])/(?:[\w.+@-]+/)+")
 def summary(
     own: Sequence[Record],
     found: Sequence[PeerStanding],
-    events: Sequence[drift.Finding],
+    events: Sequence[Finding],
     flags: Sequence[str],
     now_s: float,
 ) -> str:
@@ -163,12 +164,12 @@ def _standing_line(s: PeerStanding) -> str:
     )
 
 
-def _event_line(event: drift.Finding) -> str:
+def _event_line(event: Finding) -> str:
     sure = {
-        drift.STEP: f"confirmed on {_day(event.seen_s)}",
-        drift.DRIFT: f"until {_day(event.seen_s)}",
-        drift.TRANSIENT: f"not confirmed on {_day(event.seen_s)}",
-        drift.UNCONFIRMED: "not measured again yet",
+        STEP: f"confirmed on {_day(event.seen_s)}",
+        DRIFT: f"until {_day(event.seen_s)}",
+        TRANSIENT: f"not confirmed on {_day(event.seen_s)}",
+        UNCONFIRMED: "not measured again yet",
     }[event.kind]
     return (
         f"{_day(event.since_s)}  {event.kind} in {event.benchmark}: {100 * event.change:+.2f} % time "
@@ -286,13 +287,13 @@ def picture(own: Sequence[Record], beside: PeerValues, now_s: float) -> bytes:
     return history_picture.picture(title, own, beside.valid, events).images.get("svg", b"")
 
 
-def findings(own: Sequence[Record], beside: PeerValues, now_s: float) -> tuple[drift.Finding, ...]:
+def findings(own: Sequence[Record], beside: PeerValues, now_s: float) -> tuple[Finding, ...]:
     """What happened to the GPU over the whole time of its records, but not what its peers went through with it."""
     found = drift.of_records(own, now_s, Params(retention_d=math.inf))
     return tuple(event for event in found if not _shared(event, own, beside))
 
 
-def _shared(event: drift.Finding, own: Sequence[Record], beside: PeerValues) -> bool:
+def _shared(event: Finding, own: Sequence[Record], beside: PeerValues) -> bool:
     """Whether the median peer changed by half as much, or more, at the same time: a room, a minor driver, firmware."""
     times = sorted(r.ts_end for r in own if r.bench.id == event.benchmark)
     group = next((group_of(r) for r in own if r.bench.id == event.benchmark and r.ts_end == event.since_s), None)
@@ -300,13 +301,13 @@ def _shared(event: drift.Finding, own: Sequence[Record], beside: PeerValues) -> 
     if group is None or not earlier:
         return False
     # Sweeps take hours and are days apart: what was measured nearer to a run belongs to the same sweep.
-    from_s = event.since_s if event.kind == drift.DRIFT else (earlier[-1] + event.since_s) / 2.0
-    until_s = event.seen_s if event.kind == drift.DRIFT else from_s
+    from_s = event.since_s if event.kind == DRIFT else (earlier[-1] + event.since_s) / 2.0
+    until_s = event.seen_s if event.kind == DRIFT else from_s
     changes = []
     for uuid, values in beside.usable[group].items():
         at_s = beside.at_s[group][uuid]
         before, after = bisect_right(at_s, from_s) - 1, bisect_right(at_s, until_s)
-        after -= event.kind == drift.DRIFT
+        after -= event.kind == DRIFT
         if uuid != event.uuid and 0 <= before < after < len(values):
             ratio = values[after] / values[before]
             changes.append(ratio - 1.0 if group.unit in TIME_UNITS else 1.0 / ratio - 1.0)

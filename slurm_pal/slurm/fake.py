@@ -476,17 +476,23 @@ def write_shims(directory: str, state_file: str, nodes: Sequence[FakeNode] = ())
 
 
 def shim(command: str, state_file: str) -> int:
-    """One command of the fake Slurm, on the state in a file; simultaneous commands take turns."""
-    with open(state_file + ".lock", "w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        slurm = load(state_file)
-        takes_stdin = command == "sbatch" or (command == "scontrol" and len(sys.argv) < 4)
-        stdin = sys.stdin.read() if takes_stdin and not sys.stdin.isatty() else ""
-        done = slurm([command, *sys.argv[1:]], stdin)
-        _save(slurm, state_file)
+    """One command of the fake Slurm, as a process of its own."""
+    takes_stdin = command == "sbatch" or (command == "scontrol" and len(sys.argv) < 4)
+    stdin = sys.stdin.read if takes_stdin and not sys.stdin.isatty() else str
+    done = answer(state_file, [command, *sys.argv[1:]], stdin)
     sys.stdout.write(done.stdout)
     sys.stderr.write(done.stderr)
     return done.returncode
+
+
+def answer(state_file: str, argv: Sequence[str], stdin: Callable[[], str]) -> Completed:
+    """Carry out one command on the state in a file; simultaneous commands take turns."""
+    with open(state_file + ".lock", "w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        slurm = load(state_file)
+        done = slurm(argv, stdin())
+        _save(slurm, state_file)
+    return done
 
 
 def load(state_file: str) -> FakeSlurm:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from slurm_pal.base.config import Config
 from slurm_pal.base.errors import DataError
@@ -12,9 +12,11 @@ from slurm_pal.base.files import read_trusted
 from slurm_pal.store import gpus_text, kernels, late, reduced, snapshot
 from slurm_pal.store.database import Database, open_database
 from slurm_pal.store.snapshot import FLAGS, GpuScore, LevelRatio
-from slurm_pal.variability.classify import Classification, GpuStanding, classify_sweeps
 from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.runs import SweepRuns, horizon_s, in_order
+
+if TYPE_CHECKING:
+    from slurm_pal.variability.classify import Classification, GpuStanding
 
 KERNELS_D = 30.0
 """The sweep's kernels come from this many days before the newest record; they distinguish the classes of jobs."""
@@ -64,6 +66,8 @@ def publish(
     the current snapshot has a newer schema, or if the new one cannot be written (the old one then
     stays); and, with the new snapshot in place, if gpus.txt beside it cannot be written.
     """
+    from slurm_pal.variability.classify import classify_sweeps  # numpy: most ticks and commands publish nothing
+
     if database is None:
         with open_database(config.state_dir, write=True) as opened:
             return publish(config, now_s, opened, method=method, cluster=cluster, network=network)

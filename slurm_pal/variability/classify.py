@@ -18,7 +18,8 @@ import numpy as np
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.variability import classes, drift, flags, levels, notices, published, regime
 from slurm_pal.variability.classes import Held
-from slurm_pal.variability.drift import Course, Finding
+from slurm_pal.variability.drift import Course
+from slurm_pal.variability.finding import UNCONFIRMED, Finding, flagged
 from slurm_pal.variability.health import MISSING, Health
 from slurm_pal.variability.notices import Notice
 from slurm_pal.variability.params import Params, preference
@@ -279,8 +280,8 @@ class _Fold:
         for group, own in findings.items():
             for finding in own:
                 speaks = chosen[group.sensitivity].get(finding.uuid) if group.sensitivity in chosen else None
-                doubted = finding.kind == drift.UNCONFIRMED and speaks is not None and speaks.group == group
-                if doubted or drift.flagged(finding, now_s):
+                doubted = finding.kind == UNCONFIRMED and speaks is not None and speaks.group == group
+                if doubted or flagged(finding, now_s):
                     changed.setdefault(finding.uuid, set()).add(finding.kind)
         gpus = []
         for sighting in present:

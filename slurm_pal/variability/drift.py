@@ -19,13 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slurm_pal.variability.finding import DRIFT, STEP, TRANSIENT, UNCONFIRMED, Finding
 from slurm_pal.variability.kmeans import Floats
 from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import Group, SweepObservation, sweeps
 from slurm_pal.variability.track import Track, drift_variance, observe, variance_of
-
-STEP, DRIFT, TRANSIENT, UNCONFIRMED = "step", "drift", "transient", "unconfirmed"
 
 MIN_RUNS = 5  # of a drift
 MIN_SPAN_D = 14.0
@@ -39,25 +38,11 @@ PRIOR_D = 7.0  # the likelihood ratios of steps at any time are summed, each as 
 MOST_RUNS = 40  # since the last step; a multiple of 4. The algebra takes the third power of it
 LOOK_SIGMAS = 2.0  # what is less by the quick look is no change by the algebra
 MEMORY_D = 28.0  # of the wandering: values further apart than this are nearly independent
-FLAGGED_D = 30.0  # a step or drift is a flag for this long after it was seen
 MIN_CHANGES = 6  # from run to run: of fewer a step may be the middle one
 OTHER_CHANGES = 24  # how many of its own a GPU needs to be judged by its own scatter as much as by that of its group
 BY_CHANCE = 2.0  # ratio of variances, its own to its group's, beyond which its own counts more and more
 ODD_SIGMAS = 4.0  # by the median, which steps and transients do not spoil; larger changes are left out
 CHANGES_TO_VARIANCE = 1.4826**2  # from the median of squares
-
-
-class Finding(NamedTuple):
-    """One event in the history of one GPU in one benchmark."""
-
-    kind: str  # step, drift, transient or unconfirmed
-    uuid: str
-    sensitivity: str
-    benchmark: str
-    since_s: float  # Unix s of the first run that shows it; of a drift, of the first run of the slope
-    seen_s: float  # Unix s of the run after which it was known
-    change: float  # relative change in time: 0.021 is 2.1 % slower; of a drift, over its span
-    sigmas: float  # the same, in standard deviations of chance
 
 
 class BelievedRun(NamedTuple):
@@ -319,9 +304,3 @@ def _known(track: Track, course: Course, repeatability: float, params: Params) -
     if change is not None and (track.pending is None or change[0].kind != UNCONFIRMED):
         found.append(change[0])
     return found
-
-
-def flagged(finding: Finding, now_s: float) -> bool:
-    """Whether a finding is a flag of its GPU now: a step or drift that was seen lately."""
-    days = math.floor(now_s / DAY_S) - math.floor(finding.seen_s / DAY_S)
-    return finding.kind in (STEP, DRIFT) and days <= FLAGGED_D

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_pal.variability import drift
-from slurm_pal.variability.drift import Finding, findings
+from slurm_pal.variability.drift import findings
+from slurm_pal.variability.finding import DRIFT, STEP, TRANSIENT, UNCONFIRMED, Finding
 from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.runs import Environment, Group, SweepObservation
 
@@ -78,12 +79,12 @@ def generated(truth: Truth, every_d: float, model: str, draw: random.Random, spa
 def scored(truth: Truth, every_d: float, model: str, gpus: int, seed: int = 1) -> dict[str, Any]:
     """Share of GPUs with each kind of finding, and how long the right one took."""
     draw = random.Random(f"{seed}{truth}{every_d}{model}")
-    kinds = {kind: 0 for kind in (drift.STEP, drift.DRIFT, drift.TRANSIENT)}
+    kinds = {kind: 0 for kind in (STEP, DRIFT, TRANSIENT)}
     by_kind = dict(kinds)
     delays: list[float] = []
     for _ in range(gpus):
         history, event_d = generated(truth, every_d, model, draw)
-        found = [f for f in findings(history) if f.kind != drift.UNCONFIRMED]
+        found = [f for f in findings(history) if f.kind != UNCONFIRMED]
         for kind in kinds:
             mine = [f for f in found if f.kind == kind]
             kinds[kind] += bool(mine)
@@ -98,10 +99,10 @@ def scored(truth: Truth, every_d: float, model: str, gpus: int, seed: int = 1) -
 
 def delay_d(finding: Finding, history: list[SweepObservation], event_d: float) -> float:
     """Days from the event to its finding; of a drift, from its beginning to the first run after which it was told."""
-    if finding.kind != drift.DRIFT:
+    if finding.kind != DRIFT:
         return (finding.seen_s - START_S) / DAY_S - event_d
     for n in range(drift.MIN_RUNS, len(history) + 1):
-        if any(f.kind == drift.DRIFT for f in findings(history[:n])):
+        if any(f.kind == DRIFT for f in findings(history[:n])):
             return (history[n - 1].ts - history[0].ts) / DAY_S
     return math.inf
 
@@ -109,7 +110,7 @@ def delay_d(finding: Finding, history: list[SweepObservation], event_d: float) -
 def rates(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Precision over all findings of a kind, with as many GPUs of each row; recall over the GPUs that have it."""
     table: dict[str, dict[str, float]] = {}
-    for kind in (drift.STEP, drift.DRIFT, drift.TRANSIENT):
+    for kind in (STEP, DRIFT, TRANSIENT):
         right = sum(r["findings"][kind] for r in rows if r["truth"] == kind)
         every = sum(r["findings"][kind] for r in rows)
         mine = [r["with"][kind] for r in rows if r["truth"] == kind]
@@ -134,7 +135,7 @@ def on_public(path: Path) -> dict[str, Any]:
     """How many GPUs have findings where nothing is known to have happened."""
     histories = list(public(path))
     found = [f for history in histories for f in findings(history)]
-    kinds = {k: len({f.uuid for f in found if f.kind == k}) for k in (drift.STEP, drift.DRIFT, drift.TRANSIENT)}
+    kinds = {k: len({f.uuid for f in found if f.kind == k}) for k in (STEP, DRIFT, TRANSIENT)}
     sizes = {k: sorted((round(100 * f.change, 2) for f in found if f.kind == k), key=abs) for k in kinds}
     return {"file": path.name, "gpus": len(histories), "gpu_days": sum(map(len, histories)), "gpus_with": kinds,
             "sizes_pct": sizes}  # fmt: skip

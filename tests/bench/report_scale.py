@@ -63,7 +63,7 @@ def records(nodes: int, benchmarks: int, age_s: float, now_s: float) -> Iterator
 
 def cost(place: str, paths: dict[str, str], words: tuple[str, ...]) -> dict[str, float]:
     """CPU time and peak memory of one command."""
-    code = "from slurm_pal.cli.pal import main; main()"
+    code = "from slurm_pal.cli.start import main; main()"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")} | {"PATH": "/none", "HOME": place}
     environment |= {f"SLURM_PAL_PATHS_{name.upper()}": path for name, path in paths.items()}
     done = subprocess.Popen(

@@ -26,7 +26,7 @@ from slurm_pal.store.snapshot import GpuScore, publish
 
 PYTHON = [sys.executable, "-P"]
 PALSUB = [*PYTHON, "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
-PUBLISH = [*PYTHON, "-c", "from slurm_pal.cli.pal import main; main()", "publish-table", "--every", "1"]
+PUBLISH = [*PYTHON, "-c", "from slurm_pal.cli.start import main; main()", "publish-table", "--every", "1"]
 EDITS = (
     ("CoresPerSocket=16 ThreadsPerCore=1", "CoresPerSocket=8 ThreadsPerCore=2"),
     ("PartitionName=gpu", "PartitionName=capped Nodes=ALL MaxCPUsPerNode=6\nPartitionName=gpu"),

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_pal.variability import drift
 from slurm_pal.variability.compare import compare
-from slurm_pal.variability.drift import Finding, of_records
+from slurm_pal.variability.drift import of_records
+from slurm_pal.variability.finding import DRIFT, STEP, TRANSIENT, Finding
 from slurm_pal.variability.params import DAY_S, Params
 from slurm_pal.variability.records import Record
 
@@ -52,7 +52,7 @@ def events() -> tuple[Finding, ...]:
 def test_events_are_rare() -> None:
     counts = Counter(f.kind for f in events())
     assert len(by_gpu()) == 392
-    assert counts[drift.DRIFT] == 0 and counts[drift.STEP] <= 2 and counts[drift.TRANSIENT] <= 2
+    assert counts[DRIFT] == 0 and counts[STEP] <= 2 and counts[TRANSIENT] <= 2
 
 
 def test_an_injected_step_is_found_in_real_noise() -> None:
@@ -64,7 +64,7 @@ def test_an_injected_step_is_found_in_real_noise() -> None:
             continue
         middle = days[len(days) // 2]
         slower = [_times(r, 1.025) if r.sweep_id >= middle else r for r in runs]
-        steps = [f for f in of_records(slower, NOW_S, PARAMS) if f.kind == drift.STEP]
+        steps = [f for f in of_records(slower, NOW_S, PARAMS) if f.kind == STEP]
         tried += 1
         found += any(abs(f.change - 0.025) < 0.008 for f in steps)
     assert tried > 20 and found >= 0.95 * tried

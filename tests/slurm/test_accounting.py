@@ -34,7 +34,7 @@ from .test_users import Site, User, files_of, moved, pair
 pytestmark = pytest.mark.real_slurm
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
 
-PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()"]
+PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()"]
 PARTITIONS = """[slurm]
 PreemptType = "preempt/qos"
 PreemptParameters = "youngest_first"

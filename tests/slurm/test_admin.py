@@ -21,7 +21,7 @@ from slurm_pal.store.snapshot import GpuScore, publish
 from .test_lab import wait_until
 
 pytestmark = pytest.mark.real_slurm
-PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()"]
+PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()"]
 TIMEOUT_S = 60.0
 SITE_LUA = """function slurm_job_submit(job, partitions, uid) slurm.log_user("the site's own") return slurm.SUCCESS end
 function slurm_job_modify(job, record, partitions, uid) return slurm.SUCCESS end

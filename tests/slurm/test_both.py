@@ -175,7 +175,7 @@ def test_palsub_places_by_class_and_says_why(client: CliClient) -> None:
     argv = [
         sys.executable,
         "-c",
-        "from slurm_pal.cli.pal import main; main()",
+        "from slurm_pal.cli.start import main; main()",
         "explain",
         done.stdout.strip(),
         "--json",
@@ -187,7 +187,7 @@ def test_palsub_places_by_class_and_says_why(client: CliClient) -> None:
 
 def test_a_jobs_name_is_shown_and_does_nothing_to_the_terminal(client: CliClient) -> None:
     job = running(client, "--gres=gpu:1", "--job-name=x\x1b]0;owned\x07\r\u202etxt")
-    argv = [sys.executable, "-c", "from slurm_pal.cli.pal import main; main()", "explain", str(job.job_id)]
+    argv = [sys.executable, "-c", "from slurm_pal.cli.start import main; main()", "explain", str(job.job_id)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert f"Job {job.job_id} (x\\x1b]0;owned\\x07\\x0d\\u202etxt): RUNNING" in done.stdout
     assert (done.stdout + done.stderr).replace("\n", "").isprintable()

@@ -40,7 +40,7 @@ PATIENCE_S = 40.0
 SLOWDOWNS = {"n0": 1.02, "n1": 0.97, "n2": 1.0, "n3": 1.4}
 BATCH = ("sbatch", "--parsable", "-o", "/dev/null")
 PALSUB = (sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())")
-EXPLAIN = (sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "explain")
+EXPLAIN = (sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()", "explain")
 
 
 class Site:

@@ -408,7 +408,7 @@ def test_the_submit_filter_lets_every_guest_wait(lab_dir: str, tmp_path: Path) -
         ]
         config = settings.load(env)
         snapshot.publish(config.snapshot_path, gpus, cluster="palab", epoch=1, now_s=time.time())
-        publish = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "publish-table"]
+        publish = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()", "publish-table"]
         assert "error" not in said(*publish)
         said("scontrol", "update", "PartitionName=guest", "Nodes=n0")
         numbers = [

@@ -116,7 +116,7 @@ def test_the_queue_is_ordered_given_back_and_starts_the_shortest_job(site: Site)
     ordered = {number: site.value(number) for number in (long, middle, short)}
     assert ordered[middle] != own and ordered[middle][0] == 50 if site.multifactor else ordered[middle][0] < 50
     explained = subprocess.run(
-        [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "explain", str(short)],
+        [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()", "explain", str(short)],
         env=site.env, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert "gave it a place in the order of the queue" in explained and "its own is 0" in explained

@@ -24,7 +24,7 @@ from . import queue_of
 
 pytestmark = pytest.mark.real_slurm
 
-PUBLISH = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "publish-table"]
+PUBLISH = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()", "publish-table"]
 PATIENCE_S = 40.0
 
 

@@ -32,7 +32,7 @@ from .scored import publish_slowdowns
 pytestmark = pytest.mark.real_slurm
 SLOWDOWNS = {"n0": 1.02, "n1": 0.97, "n2": 1.0, "n3": 1.4}
 SCRIPT = "#!/bin/sh\nsleep 300\n"
-PAL = (sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()")
+PAL = (sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()")
 
 
 class Site:

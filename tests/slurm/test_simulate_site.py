@@ -20,7 +20,7 @@ from slurm_pal.store.snapshot import GpuScore, publish
 
 pytestmark = pytest.mark.real_slurm
 
-PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()"]
+PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()"]
 GOLDEN = str(Path(__file__).parent.parent / "data" / "sacct" / "slurm-22.05.8.txt")
 
 Simulate = Callable[..., subprocess.CompletedProcess[str]]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from slurm_pal.base.jobs import SENSITIVITY_CLASSES
 from slurm_pal.variability.classify import Classification, GpuStanding, classify_each
-from slurm_pal.variability.drift import Finding
+from slurm_pal.variability.finding import Finding
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.runs import SweepRuns
 

@@ -15,7 +15,7 @@ from slurm_pal.report.gpus.course import SweepChange
 from slurm_pal.report.gpus.gpu_report import GpuReport
 from slurm_pal.report.gpus.shown_names import LONGEST_MODEL, cut
 from slurm_pal.report.table import day
-from slurm_pal.variability.drift import Finding
+from slurm_pal.variability.finding import Finding
 from slurm_pal.variability.params import DAY_S, preference
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import Environment, Group, environment_of, group_of

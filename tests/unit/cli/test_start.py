@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Commands of pal that are loaded alone are the same ones, and load less."""
+"""Each program loads what its command needs, and no more."""
 
 from __future__ import annotations
 
@@ -11,22 +11,33 @@ import pytest
 from slurm_pal.cli import start
 from slurm_pal.cli.pal import pal
 
-
-@pytest.mark.parametrize("word", start.ALONE)
-def test_it_is_the_same_command(word: str) -> None:
-    assert start.alone(word) is pal.commands[word]
+HEAVY = {"numpy", "scipy", "pandas", "matplotlib", "rich", "multiprocessing"}
 
 
-@pytest.mark.parametrize("word", ["fork", "have", "simulate"])
-def test_the_others_stay_away(word: str) -> None:
+def loaded(program: str, words: tuple[str, ...] = ("--help",)) -> tuple[str, set[str]]:
+    """What a program of slurm_pal.cli.start prints, and the names of its modules."""
     look = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
-    run = "from slurm_pal.cli.start import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", look + run, word, "--help"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0 and done.stdout.startswith(f"Usage: pal {word} ")
-    loaded = done.stderr.split()
-    assert f"slurm_pal.cli.{start.ALONE[word]}" in loaded and "slurm_pal.cli.doctor" not in loaded
+    run = f"from slurm_pal.cli.start import {program}; {program}()"
+    done = subprocess.run([sys.executable, "-P", "-c", look + run, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, set(done.stderr.split())
+
+
+def test_all_commands_can_be_loaded_alone() -> None:
+    assert {word for word, command in pal.commands.items() if not command.hidden} == start.MODULES.keys()
+    assert all(pal.commands[word].name == word for word in start.MODULES)
+
+
+@pytest.mark.parametrize("word", ["fork", "gpus", "have", "simulate"])
+def test_the_others_stay_away(word: str) -> None:
+    shown, modules = loaded("main", words=(word, "--help"))
+    assert shown.startswith(f"Usage: pal {word} ")
+    assert f"slurm_pal.cli.{start.MODULES[word]}" in modules and "slurm_pal.cli.doctor" not in modules
+
+
+@pytest.mark.parametrize("program", ["main", "profile", "rebalance"])
+def test_nothing_is_loaded_for_numbers_before_there_are_any(program: str) -> None:
+    assert not loaded(program)[1] & HEAVY
 
 
 def test_a_command_that_there_is_not_is_named() -> None:

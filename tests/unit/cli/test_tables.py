@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from slurm_pal.base.errors import Exit, UsageError
 from slurm_pal.cli import common, gpu_scores, tables
-from slurm_pal.cli import pal as pal_module
+from slurm_pal.cli import inventory as gpu_commands
 from slurm_pal.cli.pal import pal
 from slurm_pal.cli.pal_profile import pal_profile
 from slurm_pal.profiling.selftest.checks import Check
@@ -79,8 +79,8 @@ def test_tables_are_printed_in_one_place() -> None:
 
 compare, recipes, selftest = (sys.modules[f"slurm_pal.cli.{name}"] for name in ("compare", "recipes", "selftest"))
 HEADINGS = [
-    (GPU_COLUMNS, pal_module._GPU_HEADER, pal_module._GPU_SHOWS),
-    (NODE_COLUMNS, pal_module._NODE_HEADER, pal_module._NODE_SHOWS),
+    (GPU_COLUMNS, gpu_commands._GPU_HEADER, gpu_commands._GPU_SHOWS),
+    (NODE_COLUMNS, gpu_commands._NODE_HEADER, gpu_commands._NODE_SHOWS),
     (move_rows.MoveRow._fields, move_rows.HEADER, move_rows._SHOWS),
     (costs.CSV_COLUMNS, costs.HEADER, {}),
     (throughput_rows.ThroughputRow._fields, throughput_rows.HEADER, throughput_rows._SHOWS),

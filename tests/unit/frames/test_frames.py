@@ -39,6 +39,7 @@ from slurm_pal.store.database import open_database
 from slurm_pal.store.snapshot import GpuScore, publish
 from slurm_pal.submit import decision
 
+from ...doubles.fake_commands import in_process
 from ...doubles.records_factory import NOW_S, record
 
 DOCS = Path(__file__).parents[3] / "docs" / "frames.md"
@@ -67,6 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "slurm.conf").write_text("ClusterName=lab\n")
     (tmp_path / "state").mkdir()
     write_shims(str(tmp_path / "bin"), str(tmp_path / "fake.json"))
+    in_process(monkeypatch)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -15,6 +15,7 @@ from slurm_pal.report.gpus.card import card, html
 from slurm_pal.report.inventory import NEVER_MEASURED, NOT_IN_SLURM, GpuRow
 from slurm_pal.slurm.fake import FakeNode, write_shims
 
+from ...doubles.fake_commands import in_process
 from ...doubles.html_reader import HOSTILE, Reader
 from .test_report_cli import invoke, measured, site  # noqa: F401  # fixtures
 
@@ -87,9 +88,10 @@ def test_files(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:  # n
     assert json.loads(some.read_text())["gpus"] == 4
 
 
-def test_gpus_of_a_drained_node_are_not_free(measured: Path) -> None:  # noqa: F811
+def test_gpus_of_a_drained_node_are_not_free(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     nodes = [FakeNode("n0001", gpus=4, state="IDLE+DRAIN"), FakeNode("n0002", gpus=4), FakeNode("n0003", gpus=4)]
     write_shims(str(measured / "bin"), str(measured / "fake.json"), nodes)
+    in_process(monkeypatch)
     assert invoke("report", "--card", str(measured / "card.json")).exit_code == 0
     body = json.loads((measured / "card.json").read_text())
     assert (body["gpus"], body["free"], body["off"]) == (12, 8, 4)

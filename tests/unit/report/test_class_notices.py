@@ -25,6 +25,7 @@ from slurm_pal.tick.metrics import TickNumbers, text
 from slurm_pal.variability import notices
 from slurm_pal.variability.records import Record
 
+from ...doubles.fake_commands import in_process
 from ...doubles.records_factory import DAY_S, NOW_S, sweep, truth, uuid_of
 
 GPUS = 32
@@ -38,6 +39,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     commands.mkdir()
     nodes = [FakeNode(f"n{i + 1:04d}", gpus=4) for i in range(GPUS // 4)]
     write_shims(str(commands), str(tmp_path / "fake.json"), nodes)
+    in_process(monkeypatch)
     (tmp_path / "pal.toml").write_text(f'[paths]\nstate_dir = "{tmp_path}"\n')
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))

@@ -29,6 +29,7 @@ from slurm_pal.slurm.fake import FakeNode, write_shims
 from slurm_pal.store.database import open_database
 from slurm_pal.store.snapshot import GpuScore, publish
 
+from ...doubles.fake_commands import in_process
 from ...doubles.records_factory import NOW_S, record
 
 NO_TABLE = {
@@ -154,6 +155,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fake Slurm with n1 and n2 of two GPUs, of which those of n1 are measured."""
     (tmp_path / "bin").mkdir()
     write_shims(str(tmp_path / "bin"), str(tmp_path / "fake.json"), [FakeNode("n1", gpus=2), FakeNode("n2", gpus=2)])
+    in_process(monkeypatch)
     (tmp_path / "pal.toml").write_text(f'[paths]\nstate_dir = "{tmp_path}"\n')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))

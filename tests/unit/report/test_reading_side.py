@@ -30,6 +30,8 @@ from slurm_pal.store import heartbeat, snapshot
 from slurm_pal.submit import decision, lease_file, watcher
 from slurm_pal.tick.role import Role
 
+from ...doubles.fake_commands import in_process
+
 NOW_S = 1_800_000_000.0
 
 
@@ -56,6 +58,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commands = tmp_path / "bin"
     commands.mkdir()
     write_shims(str(commands), str(tmp_path / "fake.json"), [FakeNode("n0", gpus=2), FakeNode("n1", gpus=2)])
+    in_process(monkeypatch)
     (tmp_path / "pal.toml").write_text(f'[paths]\nstate_dir = "{tmp_path}"\n')
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))

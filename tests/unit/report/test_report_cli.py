@@ -21,6 +21,7 @@ from slurm_pal.store.database import Database, open_database
 from slurm_pal.store.publish import publish
 from slurm_pal.variability.records import Record
 
+from ...doubles.fake_commands import in_process
 from ...doubles.gpus_site import by_time, records, steps_of
 from ...doubles.records_factory import NOW_S, uuid_of
 
@@ -32,6 +33,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commands.mkdir()
     nodes = [FakeNode(f"n000{i}", gpus=4) for i in (1, 2, 3)]
     write_shims(str(commands), str(tmp_path / "fake.json"), nodes)
+    in_process(monkeypatch)
     (tmp_path / "pal.toml").write_text(f'[paths]\nstate_dir = "{tmp_path}"\n')
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))

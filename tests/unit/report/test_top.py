@@ -16,6 +16,7 @@ from slurm_pal.report import top
 from slurm_pal.report.inventory import gpu_rows
 from slurm_pal.report.move_rows import MoveRow
 from slurm_pal.slurm.fake import FakeNode, write_shims
+from tests.doubles.fake_commands import in_process
 from tests.doubles.running_factory import NOW_S, job, node, overview, scores
 
 SCORES = scores({"n0": (1.0, 1.3), "n1": (1.05, 0.97)})
@@ -78,6 +79,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commands = tmp_path / "bin"
     commands.mkdir()
     write_shims(str(commands), str(tmp_path / "fake.json"), [FakeNode("n0", gpus=2), FakeNode("n1", gpus=2)])
+    in_process(monkeypatch)
     (tmp_path / "pal.toml").write_text(f'[paths]\nstate_dir = "{tmp_path}"\n')
     monkeypatch.setenv("PATH", str(commands), prepend=":")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))

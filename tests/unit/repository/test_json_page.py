@@ -35,7 +35,7 @@ from slurm_pal.sensitivity.cascade import Evidence
 from slurm_pal.simulate.trace import BadRow
 from slurm_pal.store import gpus_text
 from slurm_pal.trial.trial import TicksAgain
-from slurm_pal.variability.drift import Finding
+from slurm_pal.variability.finding import Finding
 
 from ...doubles.json_page import differences, read
 from ...doubles.page_commands import PROGRAMS, span_complaint

@@ -455,13 +455,6 @@ def test_patterns_classify_a_sites_jobs(pal: Pal, tmp_path: Path) -> None:
     assert told["classes"] == {"?": 0.5, "A": 0.5}
 
 
-def test_pal_starts_without_the_simulators_packages() -> None:
-    heavy = "('numpy', 'scipy', 'matplotlib', 'rich', 'multiprocessing')"
-    code = f"import sys, slurm_pal.cli.pal; print([name for name in {heavy} if name in sys.modules])"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
-    assert ended.stdout.strip() == "[]"
-
-
 def test_workers_import_nothing_from_the_working_directory(tmp_path: Path) -> None:
     script, elsewhere = tmp_path / "bin" / "pal.py", tmp_path / "elsewhere"
     for package in (script.parent, elsewhere / "slurm_pal"):

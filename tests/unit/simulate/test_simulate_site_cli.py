@@ -23,6 +23,8 @@ from slurm_pal.slurm import accounting
 from slurm_pal.slurm.fake import FakeNode, write_shims
 from slurm_pal.store import snapshot
 
+from ...doubles.fake_commands import in_process
+
 HEADER = "|".join(accounting.COLUMNS)
 NODES = ("n0", "n1")
 
@@ -53,6 +55,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     commands = tmp_path / "bin"
     commands.mkdir()
     write_shims(str(commands), str(tmp_path / "fake.json"), [FakeNode(name, gpus=2) for name in NODES])
+    in_process(monkeypatch)
     (tmp_path / "pal.toml").write_text(f'[paths]\nstate_dir = "{tmp_path}"\n[apps]\ntrain = "A"\nlook = "C"\n')
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))

@@ -58,6 +58,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("time.time", lambda: NOW_S)
     become(monkeypatch, "slurm", True)
     known = {7: job(7, "anna", WORDS), 8: job(8, "otto", WORDS)}
+    monkeypatch.setattr(CliClient, "config", lambda self: {})
     monkeypatch.setattr(CliClient, "job", lambda self, number: known.get(number))
     monkeypatch.setattr(
         CliClient, "job_states", lambda self, user="": {n: ("RUNNING", "") for n in known if known[n].user == user}

@@ -36,7 +36,8 @@ from slurm_pal.store.snapshot import GpuScore
 
 MOVABLE = "pal:job=A;from=x;mov=1;app=1"
 PATIENCE_S = 120.0
-PUBLISH = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal import main; main()", "publish-table", "--every", "0.5"]
+PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()"]
+PUBLISH = [*PAL, "publish-table", "--every", "0.5"]
 DAEMON = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()"]
 
 

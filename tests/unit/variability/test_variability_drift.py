@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from slurm_pal.store.snapshot import FLAGS
 from slurm_pal.variability import drift
-from slurm_pal.variability.drift import Finding, of_records
+from slurm_pal.variability.drift import of_records
+from slurm_pal.variability.finding import DRIFT, STEP, TRANSIENT, UNCONFIRMED, Finding, flagged
 from slurm_pal.variability.params import Params
 from slurm_pal.variability.records import Record
 from slurm_pal.variability.runs import sweeps
@@ -45,26 +46,26 @@ def found(slowdowns: Sequence[float], **how: float) -> list[Finding]:
 def test_a_step_is_known_after_its_second_run_and_dated_to_its_first() -> None:
     level = [1.0] * 6 + [1.021]
     (doubt,) = found(level)
-    assert doubt.kind == drift.UNCONFIRMED and doubt.change == pytest.approx(0.021, abs=1e-4)
+    assert doubt.kind == UNCONFIRMED and doubt.change == pytest.approx(0.021, abs=1e-4)
     (step,) = found([*level, 1.021])
-    assert step.kind == drift.STEP and step.change == pytest.approx(0.021, abs=1e-4) and step.sigmas > 5
+    assert step.kind == STEP and step.change == pytest.approx(0.021, abs=1e-4) and step.sigmas > 5
     assert step.since_s == NOW_S - 3600.0 - 7 * DAY_S and step.seen_s == NOW_S - 3600.0
 
 
 def test_a_transient_is_told_and_is_no_step() -> None:
     (transient,) = found([1.0] * 5 + [2.8, 1.0, 1.0])
-    assert transient.kind == drift.TRANSIENT and transient.change == pytest.approx(1.8, abs=1e-3)
+    assert transient.kind == TRANSIENT and transient.change == pytest.approx(1.8, abs=1e-3)
 
 
 def test_a_faster_gpu_has_a_negative_change() -> None:
     (step,) = found([1.0] * 5 + [0.97, 0.97])
-    assert step.kind == drift.STEP and step.change == pytest.approx(-0.03, abs=1e-4)
+    assert step.kind == STEP and step.change == pytest.approx(-0.03, abs=1e-4)
 
 
 def test_a_slow_drift_is_found_by_its_slope() -> None:
     slow = [1.0 + 0.03 * i / 25 for i in range(26)]  # 3 % in 175 days, never 1 % at once
     (slope,) = found(slow, noise=0.0006)
-    assert slope.kind == drift.DRIFT and slope.change == pytest.approx(0.03, abs=0.004)
+    assert slope.kind == DRIFT and slope.change == pytest.approx(0.03, abs=0.004)
     assert slope.since_s == NOW_S - 3600.0 - 175 * DAY_S and slope.seen_s == NOW_S - 3600.0
 
 
@@ -78,7 +79,7 @@ def flagged_after(slowdowns: Sequence[float], first: int, noise: float, seed: in
     runs = history(slowdowns, noise=noise, seed=seed)
     for n in range(1, len(runs) + 1):
         now_s = runs[n - 1].ts_end
-        steps = [f for f in of_records(runs[:n], now_s) if f.kind == drift.STEP and drift.flagged(f, now_s)]
+        steps = [f for f in of_records(runs[:n], now_s) if f.kind == STEP and flagged(f, now_s)]
         if steps:
             assert steps[-1].seen_s == now_s, "known from the run that shows it"
             return n - first
@@ -99,7 +100,7 @@ def test_a_noisy_benchmark_gives_no_events() -> None:
         ts = NOW_S - 3600.0 - week * 7 * DAY_S
         runs += sweep({"A": [1.0 + i / 3000 for i in range(60)]}, f"s{week:02d}", ts=ts, noise=0.005)
     kinds = Counter(f.kind for f in classify(runs, NOW_S).findings)
-    assert kinds[drift.STEP] + kinds[drift.DRIFT] <= 1 and kinds[drift.TRANSIENT] <= 3
+    assert kinds[STEP] + kinds[DRIFT] <= 1 and kinds[TRANSIENT] <= 3
 
 
 def test_the_scatter_of_a_gpu_is_its_own_and_its_group_s() -> None:
@@ -120,7 +121,7 @@ def test_a_noisy_gpu_among_quiet_ones_has_few_transients() -> None:
     for week in range(20, -1, -1):
         values = [(1.0 + i / 3000) * (1.0 + (draw.gauss(0.0, 0.006) if i < 4 else 0.0)) for i in range(40)]
         runs += sweep({"A": values}, f"s{week:02d}", ts=NOW_S - 3600.0 - week * 7 * DAY_S, noise=0.0005)
-    found = [f for f in classify(runs, NOW_S).findings if f.kind == drift.TRANSIENT]
+    found = [f for f in classify(runs, NOW_S).findings if f.kind == TRANSIENT]
     assert len([f for f in found if f.seen_s > NOW_S - 100 * DAY_S]) <= 4
 
 
@@ -146,9 +147,9 @@ def test_a_step_too_small_for_a_jump_is_suspected_first_and_then_confirmed() -> 
     """0.98 % is believed at once by the score; the first run of it asks for another one."""
     level = [1.0] * 10 + [1.0098]
     (suspected,) = found(level, noise=0.0003)
-    assert suspected.kind == drift.UNCONFIRMED and suspected.change == pytest.approx(0.0098, abs=0.001)
+    assert suspected.kind == UNCONFIRMED and suspected.change == pytest.approx(0.0098, abs=0.001)
     (step,) = found([*level, 1.0098, 1.0098], noise=0.0003)
-    assert step.kind == drift.STEP and step.since_s == suspected.since_s - 2 * EVERY_D * DAY_S
+    assert step.kind == STEP and step.since_s == suspected.since_s - 2 * EVERY_D * DAY_S
     assert found([*level, 1.0, 1.0], noise=0.0003) == []
 
 
@@ -171,12 +172,12 @@ def test_daily_runs_of_half_a_year_cost_no_more_than_weekly_ones() -> None:
         course.follow(before, track, now, params.repeatability, params)
         assert len(course.points) <= 3 * drift.MOST_RUNS
     (step,) = course.events
-    assert step.kind == drift.STEP and step.change == pytest.approx(0.01, abs=0.002)
+    assert step.kind == STEP and step.change == pytest.approx(0.01, abs=0.002)
     assert abs(step.since_s - seen[120].ts) <= 3 * DAY_S
 
 
 def test_a_step_is_no_drift() -> None:
-    assert [f.kind for f in found([1.0] * 10 + [1.03] * 10, noise=0.0006)] == [drift.STEP]
+    assert [f.kind for f in found([1.0] * 10 + [1.03] * 10, noise=0.0006)] == [STEP]
 
 
 def test_another_environment_begins_anew() -> None:
@@ -189,7 +190,7 @@ def test_another_environment_begins_anew() -> None:
 
 def test_the_slower_of_two_first_runs_is_not_called_a_step_when_it_comes_back() -> None:
     kinds = [f.kind for f in found([1.1, 1.0, 1.1, 1.1])]
-    assert drift.STEP not in kinds
+    assert STEP not in kinds
 
 
 def test_health_checks_have_no_findings() -> None:
@@ -208,10 +209,10 @@ def test_steps_become_flags_of_the_gpu_and_leave_after_a_month() -> None:
     by_slot = {g.slot: g.flags for g in now.gpus}
     assert "step" in by_slot[1] and not any("step" in by_slot[i] for i in (0, 2, 3))
     (finding,) = now.findings
-    assert finding.kind == drift.STEP and finding.change == pytest.approx(0.03, abs=0.002)
+    assert finding.kind == STEP and finding.change == pytest.approx(0.03, abs=0.002)
     later = classify(runs, NOW_S + 20 * DAY_S)
     assert not any("step" in g.flags for g in later.gpus) and later.findings == now.findings
-    assert {drift.STEP, drift.DRIFT} <= set(FLAGS) and len(FLAGS) <= 32
+    assert {STEP, DRIFT} <= set(FLAGS) and len(FLAGS) <= 32
 
 
 @given(st.permutations(range(12)))
@@ -223,6 +224,6 @@ def test_the_order_of_the_records_does_not_matter(order: list[int]) -> None:
 @given(st.floats(0.02, 0.5), st.integers(3, 12), st.booleans())
 def test_every_large_step_is_found_once_with_its_size(size: float, before: int, faster: bool) -> None:
     level = 1.0 / (1.0 + size) if faster else 1.0 + size
-    steps = [f for f in found([1.0] * before + [level] * 4, noise=0.0006) if f.kind == drift.STEP]
+    steps = [f for f in found([1.0] * before + [level] * 4, noise=0.0006) if f.kind == STEP]
     assert len(steps) == 1
     assert math.log1p(steps[0].change) == pytest.approx(math.log(level), abs=0.006)
