@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import sys
@@ -51,6 +52,8 @@ def run(command: click.Command, program: str) -> None:
     A PalError becomes one line on stderr. Anything else that escapes is our
     defect: also one line, with the way to the traceback (-vv).
     """
+    gc.freeze()
+    gc.enable()
     atexit.register(_drop_unsaid)
     verbose = any(word.startswith("-vv") or word == "--verbose" for word in sys.argv[1:])
     try:

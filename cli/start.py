@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import click
+
+gc.disable()  # nothing that is loaded is garbage: common.run begins to look for it
 
 MODULES = {
     "gpus": "inventory", "nodes": "inventory", "doctor": "doctor", "evidence": "evidence", "demo": "demo",
@@ -28,6 +31,7 @@ def rebalance() -> None:
     if sys.argv[1:] == ["--guard"]:
         from slurm_pal.leases.guard import main as guard
 
+        gc.enable()
         sys.exit(guard())
     from slurm_pal.cli.pal_rebalance import main as everything
 

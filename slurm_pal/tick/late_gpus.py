@@ -36,7 +36,7 @@ REASON = "pal: jobs wait for GPU "
 """Begins the reason of a drain of ours."""
 _DRAINED = re.compile(re.escape(REASON) + r"([0-9]{1,3}),")
 FEATURE = "pal_late_{}"
-PROFILE = (sys.executable, "-P", "-c", "from slurm_pal.cli.pal_profile import main; main()")
+PROFILE = (sys.executable, "-P", "-c", "from slurm_pal.cli.start import profile; profile()")
 _NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
 

@@ -142,9 +142,9 @@ saved = "{-o}.saved"
 """Of the site: whatever it is, its next save is waited for."""
 
 
-def program(module: str) -> list[str]:
+def program(module: str, entry: str) -> list[str]:
     """argv of one of our programs with this Python, wherever the package lies."""
-    return [sys.executable, "-P", "-c", f"from slurm_pal.cli.{module} import main; main()"]
+    return [sys.executable, "-P", "-c", f"from slurm_pal.cli.{module} import {entry}; {entry}()"]
 
 
 HALVES = ("left", "right")
@@ -322,7 +322,7 @@ class Crowd:
                 counter=self._site.counter, file=file, numbers=numbers, beat=BEAT_S, words=last_words
             )
         asked = [word.format(file=file) for word in kind.words]
-        command = [*program("palsub"), *asked] if asked else ["sbatch"]
+        command = [*program("palsub", "main"), *asked] if asked else ["sbatch"]
         env = os.environ | {"SLURM_PAL_SUBMIT_RECIPES": self._site.recipes}
         done = subprocess.run([*command, *words], input=text, capture_output=True, text=True, env=env, check=False)
         if done.returncode != 0:
@@ -432,7 +432,7 @@ class Daemon:
 
     def start(self) -> None:
         with open(self._said, "ab") as said:
-            command = [*program("pal_rebalance"), "--daemon", "--act", "--every=1"]
+            command = [*program("start", "rebalance"), "--daemon", "--act", "--every=1"]
             self._process = subprocess.Popen(command, env=self._env, stderr=said, stdout=said)
 
     def end(self, number: int) -> int:

@@ -435,7 +435,7 @@ class Lender:
 
     def run(self, *words: str) -> tuple[str, list[str]]:
         """What it prints, and what it complains about, but for the scores that nobody has measured here."""
-        argv = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()", *words]
+        argv = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import rebalance; rebalance()", *words]
         done = subprocess.run(argv, env=self.env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout, [line for line in done.stderr.splitlines() if "no snapshot" not in line]

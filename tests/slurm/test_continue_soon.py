@@ -19,7 +19,7 @@ from .test_checkpoint import User
 
 pytestmark = pytest.mark.real_slurm
 
-REBALANCE = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()"]
+REBALANCE = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import rebalance; rebalance()"]
 PARTITIONS = '[partitions.gpu]\nnodes = "ALL"\ndefault = true\ndefault_time_min = 2\n'
 LOOP = """#!/bin/bash
 echo "run ${SLURM_RESTART_COUNT:-0}"

@@ -243,7 +243,7 @@ def test_nodes_that_the_tick_names_in_vain_are_taken_back_before_the_next_tick(s
     for name in ("n1", "n2"):
         site.started(site.plainly(*NO_MEMORY, "--gres=gpu:1", "-w", name))
     job = site.submit("--gres=gpu:1", "--comment=pal:job=A;from=x")
-    argv = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()"]
+    argv = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import rebalance; rebalance()"]
     told = (site.home / "daemon.log").read_text
     with open(site.home / "daemon.log", "w") as log:
         daemon = subprocess.Popen(

@@ -16,6 +16,7 @@ from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm import told
 from slurm_pal.slurm.cli import CliClient
 
+from ..doubles.start_code import start_code
 from . import queue_of
 
 pytestmark = pytest.mark.real_slurm
@@ -61,13 +62,14 @@ def until_running(client: CliClient, number: int) -> None:
 
 def programs() -> Iterator[subprocess.CompletedProcess[str]]:
     """Everything that reads the queue, as its users start it."""
-    for module, *words in (
+    for name, *words in (
         ("palsub", "--pal-dry-run", "--pal-json", "--gres=gpu:1", "--wrap", "true"),
         ("pal_rebalance", "--json"),
         ("pal", "nodes", "--json"),
     ):
-        start = f"import sys; from slurm_pal.cli.{module} import main; sys.exit(main())"
-        yield subprocess.run([sys.executable, "-P", "-c", start, *words], capture_output=True, text=True, check=False)
+        yield subprocess.run(
+            [sys.executable, "-P", "-c", start_code(name), *words], capture_output=True, text=True, check=False
+        )
 
 
 def test_a_comment_runs_no_program(client: CliClient, tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from .conftest import short_directory, skip_without_slurm
 
 pytestmark = pytest.mark.real_slurm
 PAL = (sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()")
-PAL_PROFILE = (sys.executable, "-P", "-c", "from slurm_pal.cli.pal_profile import main; main()")
-REBALANCE = (sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()")
+PAL_PROFILE = (sys.executable, "-P", "-c", "from slurm_pal.cli.start import profile; profile()")
+REBALANCE = (sys.executable, "-P", "-c", "from slurm_pal.cli.start import rebalance; rebalance()")
 PALSUB = (sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())")
 FAULTS = {("n5", 2): ("hang", "no-answer"), ("n6", 3): ("missing", "missing"), ("n2", 1): ("ecc", "ecc")}
 """GPU -> fault of the lab, and the state that it leads to."""

@@ -20,7 +20,7 @@ from . import queue_of
 from .scored import publish_slowdowns
 
 pytestmark = pytest.mark.real_slurm
-REBALANCE = (sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()")
+REBALANCE = (sys.executable, "-P", "-c", "from slurm_pal.cli.start import rebalance; rebalance()")
 NODES = ("n0", "n1", "n2", "n3")
 SLEEP = "#!/bin/sh\nsleep 300\n"
 

@@ -18,6 +18,7 @@ from slurm_pal.journal.journal import open_journal
 from slurm_pal.lab.lab import Lab
 from slurm_pal.slurm.cli import CliClient, subprocess_runner
 
+from ..doubles.start_code import start_code
 from . import queue_of
 from .conftest import short_directory, skip_without_slurm
 
@@ -53,7 +54,7 @@ class Centre:
         return int(done.stdout)
 
     def run(self, program: str, *words: str) -> str:
-        argv = [sys.executable, "-P", "-c", f"from slurm_pal.cli.{program} import main; main()", *words]
+        argv = [sys.executable, "-P", "-c", start_code(program), *words]
         return subprocess.run(argv, env=self.env, capture_output=True, text=True).stdout
 
     def json(self, *words: str) -> dict[str, Any]:

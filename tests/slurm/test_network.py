@@ -212,7 +212,7 @@ def test_a_topology_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         runs_on(user, submitted(user, "-N2", "--gpus-per-node=2"), "n[1-2]")
 
 
-REBALANCE = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()"]
+REBALANCE = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import rebalance; rebalance()"]
 TRUE = {1: 1.25, 2: 1.6}
 RUNS = {"n1": 0, "n2": 0, "n1,n2": 1, "n4,n5": 1, "n1,n4": 2, "n2,n5": 2}
 

@@ -25,8 +25,8 @@ from .conftest import short_directory, skip_without_slurm
 
 pytestmark = pytest.mark.real_slurm
 PAL = (sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()")
-PAL_PROFILE = (sys.executable, "-P", "-c", "from slurm_pal.cli.pal_profile import main; main()")
-REBALANCE = (sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()")
+PAL_PROFILE = (sys.executable, "-P", "-c", "from slurm_pal.cli.start import profile; profile()")
+REBALANCE = (sys.executable, "-P", "-c", "from slurm_pal.cli.start import rebalance; rebalance()")
 SLOW = 1.2
 PATIENCE_S = 60.0
 TABLE = "node,index,A,B,C\n" + "".join(

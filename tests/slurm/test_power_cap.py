@@ -17,7 +17,7 @@ from slurm_pal.lab.lab import Lab
 
 pytestmark = pytest.mark.real_slurm
 PAL = (sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()")
-PAL_PROFILE = (sys.executable, "-P", "-c", "from slurm_pal.cli.pal_profile import main; main()")
+PAL_PROFILE = (sys.executable, "-P", "-c", "from slurm_pal.cli.start import profile; profile()")
 MODEL = "PAL Emulated Half"
 
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.real_slurm
 
 PATIENCE_S = 60.0
 SLOW = 2.0  # time factor of the GPUs of n0; those of the others are 1.0
-REBALANCE = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()"]
+REBALANCE = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import rebalance; rebalance()"]
 PALSUB = [sys.executable, "-P", "-c", "import sys; from slurm_pal.cli.palsub import program; sys.exit(program())"]
 PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()"]
 STUBBORN = "#!/bin/bash\ntrap '' TERM\nuntil [ -e end ]; do sleep 0.1; done\n"

@@ -336,7 +336,7 @@ def test_palsub_places_by_rest_and_takes_its_list_back(site: Site) -> None:
 def test_a_sweep_by_rest_measures_or_is_refused_at_once(site: Site) -> None:
     if site.user:
         pytest.skip("a sweep is the work of the lab's own user")
-    code = "import sys; sys.argv[0] = 'pal-profile'; from slurm_pal.cli.pal_profile import main; main()"
+    code = "import sys; sys.argv[0] = 'pal-profile'; from slurm_pal.cli.start import profile; profile()"
     env = site.lab.environ() | site.by_rest | {"PATH": "/nonexistent"}
     done = site.run([sys.executable, "-P", "-c", code, "run", "--yes", "--max-parallel=4"], **env)
     if site.new:

@@ -17,7 +17,7 @@ from slurm_pal.lab.lab import Lab
 pytestmark = pytest.mark.real_slurm
 
 PATIENCE_S = 120.0
-PAL_PROFILE = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_profile import main; main()"]
+PAL_PROFILE = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import profile; profile()"]
 
 
 def srun(lab: Lab, words: list[str], *argv: str) -> tuple[int, dict[str, Any]]:

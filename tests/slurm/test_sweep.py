@@ -28,7 +28,7 @@ from . import queue_of
 pytestmark = pytest.mark.real_slurm
 
 PATIENCE_S = 120.0  # how long to wait for what must come; never what a test is about
-PAL_PROFILE = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_profile import main; main()"]
+PAL_PROFILE = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import profile; profile()"]
 
 
 class Control:

@@ -25,6 +25,7 @@ from slurm_pal.slurm.states import EXACTLY_IDLE
 from slurm_pal.store import snapshot
 from slurm_pal.store.snapshot import GpuScore
 
+from ..doubles.start_code import start_code
 from . import queue_of
 from .open_python import USERS, OpenPython
 
@@ -68,13 +69,12 @@ class User(NamedTuple):
             user=self.uid, group=self.gid, extra_groups=[],
         )  # fmt: skip
 
-    def program(self, module: str, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def program(self, name: str, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """One of our programs, e.g. "palsub"."""
-        return self.run(self.argv(module, *words), stdin)
+        return self.run(self.argv(name, *words), stdin)
 
-    def argv(self, module: str, *words: str) -> list[str]:
-        start = f"import sys; from slurm_pal.cli.{module} import main; sys.exit(main())"
-        return [self.python, "-P", "-c", start, *words]
+    def argv(self, name: str, *words: str) -> list[str]:
+        return [self.python, "-P", "-c", start_code(name), *words]
 
     def tick(self, *words: str) -> dict[str, Any]:
         """pal-rebalance --json, with --mine for an ordinary user."""

@@ -46,7 +46,7 @@ from ..driver_double.machine import Machine, compiled, machine
 __all__ = ["compiled", "machine"]
 
 SMALL = check.SHAPES | {"hbm_triad": "3x64KiB", "hbm_copy": "2x64KiB", "allreduce": "256KiB-ring"}
-PAL_PROFILE = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_profile import main; main()"]
+PAL_PROFILE = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import profile; profile()"]
 PATIENCE_S = 120.0
 ALL_CHECKS = dict(check.CHECKS)
 

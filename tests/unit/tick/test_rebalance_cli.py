@@ -38,7 +38,7 @@ MOVABLE = "pal:job=A;from=x;mov=1;app=1"
 PATIENCE_S = 120.0
 PAL = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import main; main()"]
 PUBLISH = [*PAL, "publish-table", "--every", "0.5"]
-DAEMON = [sys.executable, "-P", "-c", "from slurm_pal.cli.pal_rebalance import main; main()"]
+DAEMON = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import rebalance; rebalance()"]
 
 
 def nodes() -> list[FakeNode]:
