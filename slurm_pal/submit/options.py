@@ -9,7 +9,7 @@ from __future__ import annotations
 from slurm_pal.base.errors import UsageError
 from slurm_pal.base.light import Mapping
 from slurm_pal.decide.request import Conflict, Request, read
-from slurm_pal.submit.argv import CommandLine, Option
+from slurm_pal.submit.argv import CommandLine
 from slurm_pal.submit.options_table import ENVIRONMENT
 from slurm_pal.submit.script import Script
 
@@ -34,7 +34,10 @@ def build(line: CommandLine, environment: Mapping[str, str], script: Script | No
 
 
 def merge(line: CommandLine, environment: Mapping[str, str], script: Script | None) -> dict[str, str]:
-    """The sbatch options in force: name -> value. Raises Conflict if the directives cannot be read."""
+    """The sbatch options in force: name -> value.
+
+    Raises Conflict if the directives cannot be read, or ask for memory in two ways.
+    """
     own = script.options if script and not line.has("wrap") else None
     if own and script and (own.unsure or own.end != len(script.words)):
         raise Conflict(own.unsure or f"#SBATCH {script.words[own.end]}: not an option")
@@ -42,10 +45,21 @@ def merge(line: CommandLine, environment: Mapping[str, str], script: Script | No
     if environment.get("SLURM_HOSTFILE"):
         variables.append(("nodefile", environment["SLURM_HOSTFILE"]))
     merged: dict[str, str] = {}
-    layers: list[list[Option]] = [list(own.found) if own else [], variables, list(line.options)]
-    for layer in layers:
-        if any(name in MEMORY for name, _ in layer):  # the three exclude each other, also across layers
-            for name in MEMORY:
-                merged.pop(name, None)
+    for layer in (own.found if own else (), variables, line.options):
         merged.update(layer)
+    _one_memory(merged, {name for name, _ in variables} - {name for name, _ in line.options})
     return merged
+
+
+def _one_memory(merged: dict[str, str], of_variables: set[str]) -> None:
+    """Leave what counts of --mem and the like. `of_variables`: options whose value a variable gave.
+
+    sbatch refuses two that were typed, on the command line and in the script; one that was typed overrules variables.
+    """
+    asked = [name for name in MEMORY if name in merged]
+    typed = [name for name in asked if name not in of_variables]
+    if len(typed or asked) > 1:
+        raise Conflict("sbatch accepts only one of --mem, --mem-per-cpu and --mem-per-gpu")
+    for name in asked:
+        if typed and name not in typed:
+            del merged[name]

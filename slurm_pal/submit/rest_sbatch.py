@@ -24,7 +24,7 @@ from slurm_pal.submit import rest_options, run_sbatch
 from slurm_pal.submit.argv import CommandLine, parse
 from slurm_pal.submit.checkpoint import WRAP
 from slurm_pal.submit.known import job_name
-from slurm_pal.submit.options import MEMORY, merge
+from slurm_pal.submit.options import merge
 from slurm_pal.submit.processes import which
 from slurm_pal.submit.script import Input, Script, find, from_file, from_stdin, scan
 
@@ -59,6 +59,8 @@ def main(words: list[str]) -> int:
     given: Input | None = None
     try:
         line = parse(words)
+        if line.has("help", "usage", "version"):
+            raise NotByRestError("sbatch itself shows its help and version: ask where sbatch is, or palsub --pal-help")
         if line.script is None and not line.has("wrap"):
             given = from_stdin()
         door = _door()
@@ -153,8 +155,6 @@ def in_force(line: CommandLine, surroundings: Asked, script: Script | None) -> d
         asked = merge(line, surroundings, script)
     except Conflict as reason:
         raise UsageError(str(reason)) from None
-    if len(asked.keys() & {*MEMORY}) > 1:
-        raise UsageError("sbatch accepts only one of --mem, --mem-per-cpu and --mem-per-gpu")
     variables = {name: surroundings[key] for key, name in MORE_ENVIRONMENT.items() if surroundings.get(key)}
     asked |= {name: value for name, value in variables.items() if not line.has(name)}
     count, said, _ = asked.get("switches", "").partition("@")

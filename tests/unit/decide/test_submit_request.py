@@ -88,9 +88,45 @@ def test_wrap_reads_no_directives_and_a_missing_script_gives_none() -> None:
     assert build(line, {}, None).shape == GpuShape(1, 1, 1)
 
 
-def test_one_kind_of_memory_replaces_another() -> None:
-    request = read("--mem-per-gpu=2G", "#SBATCH --mem=10G --gres=gpu:1")
-    assert request.mem_per_node_mib is None and request.mem_per_gpu_mib == 2048
+@pytest.mark.parametrize(
+    ("script", "variables", "words", "node", "cpu"),
+    [
+        ("", ("MEM_PER_NODE",), "--mem-per-cpu=3", None, 3),
+        ("", ("MEM_PER_CPU",), "--mem=3", 3, 0),
+        ("--mem=1", ("MEM_PER_NODE",), "--mem-per-cpu=3", None, 3),
+        ("--mem=1", ("MEM_PER_CPU",), "", 1, 0),
+        ("--mem=1", ("MEM_PER_NODE",), "", 2, 0),
+        ("--mem=1", ("MEM_PER_CPU",), "--mem=3", 3, 0),
+        ("--mem-per-cpu=1", ("MEM_PER_CPU",), "--mem=3", 3, 0),
+        ("", ("MEM_PER_NODE", "MEM_PER_CPU"), "--mem=3", 3, 0),
+    ],
+)
+def test_memory_that_was_typed_overrules_variables(
+    script: str, variables: tuple[str, ...], words: str, node: int | None, cpu: int
+) -> None:
+    """As the sbatch of Slurm 22.05 did it."""
+    told = {f"SBATCH_{name}": "2" for name in variables}
+    request = read(f"--gres=gpu:1 {words}", f"#SBATCH {script}" if script else "", **told)
+    assert (request.mem_per_node_mib, request.mem_per_cpu_mib, request.leave) == (node, cpu, "")
+
+
+@pytest.mark.parametrize(
+    ("script", "variables", "words"),
+    [
+        ("--mem=1", (), "--mem-per-cpu=3"),
+        ("--mem=1", ("MEM_PER_CPU",), "--mem-per-cpu=3"),
+        ("--mem-per-cpu=1", ("MEM_PER_NODE",), "--mem=3"),
+        ("--mem=1", ("MEM_PER_NODE", "MEM_PER_CPU"), ""),
+        ("", (), "--mem-per-gpu=1 --mem-per-cpu=3"),
+    ],
+)
+def test_sbatch_refuses_memory_in_two_ways(script: str, variables: tuple[str, ...], words: str) -> None:
+    told = {f"SBATCH_{name}": "2" for name in variables}
+    assert "only one of --mem" in read(f"--gres=gpu:1 {words}", f"#SBATCH {script}", **told).leave
+
+
+def test_amounts_of_memory() -> None:
+    assert read("--gres=gpu:1 --mem-per-gpu=2G").mem_per_gpu_mib == 2048
     assert read("--gres=gpu:1 --mem=0").mem_per_node_mib == 0
     assert read("--gres=gpu:1 --mem=1000").mem_per_node_mib == 1000
 

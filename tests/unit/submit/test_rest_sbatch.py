@@ -140,6 +140,7 @@ def test_sbatch_is_run_where_nothing_was_sent(tmp_path: Path) -> None:
             b"cannot be given --segment=1",
         ),
         ({OPENAPI: told({"paths": {"/slurm/v0.0.42/nodes/": {}}})}, ["-n1"], b"#!/bin/sh\n", b"has no keys of jobs"),
+        ({OPENAPI: offers(42)}, ["--version"], b"#!/bin/sh\n", b"or palsub --pal-help"),
         ({OPENAPI: offers(42)}, ["--no-such"], b"#!/bin/sh\n", b"--no-such is not an option"),
     ]
     bare = tmp_path / "bare"
