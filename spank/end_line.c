@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "end_line.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -124,6 +125,20 @@ static char **plain_environment(char *const environment[]) {
     return plain;
 }
 
+/* What the task alone has open, such as its line to the other tasks of an MPI program: the maker must not keep that
+ * open. */
+static void leave_to_task(void) {
+    DIR *all = opendir("/proc/self/fd");
+    struct dirent *one;
+
+    while (all && (one = readdir(all))) {
+        int descriptor = atoi(one->d_name);
+
+        if (descriptor > STDERR_FILENO)
+            fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+    }
+}
+
 /* In a process of its own. It ends by itself in any case. */
 static void make_line(const char *python, char *const environment[]) {
     char *arguments[] = {(char *) python, "-I", "-m", "slurm_pal.cli.note", NULL};
@@ -134,6 +149,7 @@ static void make_line(const char *python, char *const environment[]) {
     if (plain == NULL || nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 || dup2(nothing, STDERR_FILENO) < 0 ||
         dup2(theirs, STDOUT_FILENO) < 0)
         return;
+    leave_to_task();
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGALRM, SIG_DFL);

@@ -103,6 +103,16 @@ static void test_rights(void) {
     close(output);
 }
 
+/* What a task has open and hands on, as its line to the other tasks of an MPI program, is not the maker's to keep. */
+static void test_descriptors(void) {
+    enum { OF_TASK = 77 };
+
+    CHECK(dup2(STDERR_FILENO, OF_TASK) == OF_TASK);
+    begin_step(SLURM_BATCH_SCRIPT, 1);
+    CHECK_TEXT(output_of_step("#!/bin/sh\ntest -e /proc/$$/fd/77 && echo kept || echo left\n", NULL), "ran\nleft\n");
+    close(OF_TASK);
+}
+
 void run_end_line_cases(void) {
     begin_step(SLURM_BATCH_SCRIPT, 1);
     CHECK_TEXT(output_of_step(MAKER, NULL), MADE);
@@ -125,6 +135,7 @@ void run_end_line_cases(void) {
     begin_step(SLURM_BATCH_SCRIPT, 1);
     fake.exit_status = SIGTERM; /* somebody has ended the job: nobody waits for what is not there yet */
     CHECK_TEXT(output_of_step("#!/bin/sh\nsleep 1\necho late\n", NULL), "ran\n");
+    test_descriptors();
     test_pipes();
     test_rights();
 }
