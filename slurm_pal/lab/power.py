@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 
 from slurm_pal.base import hostlist
 from slurm_pal.base.errors import PalError, SlurmError
@@ -36,14 +37,19 @@ def slurmd_argv(slurmd: str, node: str, conf: str) -> list[str]:
 
 
 def resume(directory: LabDirectory, nodes: list[str]) -> None:
-    """Start the slurmds of these nodes. Raises PalError."""
+    """Start the slurmds of these nodes, in the next second. Raises PalError.
+
+    slurmctld waits for a boot that is not before its order, in whole seconds, and slurmd may place its boot up to a
+    second too early: one that starts within the order's second is sometimes waited for in vain.
+    """
+    time.sleep(1.0 - time.time() % 1.0)
     slurmd = find_programs()["slurmd"]
     with directory.claimed():
         if not directory.is_lab():
             raise SlurmError(f"there is no lab in {directory} any more")
         crew = Crew(directory)
         for node in nodes:
-            # -b: slurmctld waits for a boot that is later than its order.
+            # -b: else the boot would be this machine's.
             crew.spawn(f"slurmd-{node}", [*slurmd_argv(slurmd, node, directory.conf), "-b"])
 
 

@@ -132,7 +132,7 @@ def test_a_node_that_dies_between(lab_dir: str, monkeypatch: pytest.MonkeyPatch)
     with Lab.up(lab_dir, nodes=3, gpus=2, seed=2) as lab:
         control = Control(lab)
         control.json("run", "--quick", "-w", "n0")
-        sweep = control.start(*PAIRS, "2", "--wall-scale", "1", "--json")
+        sweep = control.start(*PAIRS, "2", "--wall-scale", "2", "--json")
         wait_until(lambda: [job for job in control.jobs() if job["state"] == "RUNNING"])
         (job,) = control.jobs()
         wait_until(lambda: len(job_processes(lab, job["id"])) >= 5)
