@@ -69,8 +69,8 @@ def submit_argv(options: JobOptions, node: str, gpus: int, partitions: Sequence[
     """sbatch's arguments for one node or pair, with so many GPUs in all; the script comes on stdin.
 
     One independent job per node: array tasks cannot name different nodes, and one job
-    over many nodes is lost with the first bad one. `--export=NIL`: nothing of the
-    submitting shell is wanted, and NONE would pay for a login shell on the node.
+    over many nodes is lost with the first bad one. `--export=ALL`: `SlurmClient.submit` lets
+    little pass, and for all else the node would start a login shell, in 22.05 for NIL, too.
     `partitions` are those of the node, the first of which is used where the site has not chosen one for sweeps.
     Raises UsageError when a path cannot be given to sbatch.
     """
@@ -86,7 +86,7 @@ def submit_argv(options: JobOptions, node: str, gpus: int, partitions: Sequence[
         "--no-requeue",
         f"--nice={options.nice}",
         f"--comment={COMMENT}",
-        "--export=NIL",
+        "--export=ALL",
         "--chdir=/",
         "-o", _literal(output_path(options.directory, node)),
     ]  # fmt: skip
@@ -149,7 +149,7 @@ def script(options: JobOptions, node: str, gpus: int) -> str:
 def _pair_script(options: JobOptions, node: str, gpus: int) -> str:
     """srun starts a process for each GPU, or one a node for emulated ones; `gpus` of each node.
 
-    It has to say that they get the environment: the job's own is NIL.
+    It says that they get the environment: $SLURM_EXPORT_ENV of whoever began the sweep may say otherwise.
     """
     words = [options.srun, "--export=ALL", "--mpi=none", "--kill-on-bad-exit=1", "-N2"]
     words.append(f"--ntasks-per-node={gpus if options.setting.name in PER_GPU else 1}")

@@ -106,6 +106,7 @@ class CliClient:
         """`asked`: commands started in advance, for the first overview. `conf`: the slurm.conf whose defaults count;
         "": the one in force, with a runner of the caller's own none."""
         self._run = runner or subprocess_runner(timeout_s)
+        self._own, self._timeout_s = runner, timeout_s
         self._asked = asked
         self._conf = conf or ("" if runner else slurm_conf())
 
@@ -230,7 +231,8 @@ class CliClient:
         }
 
     def submit(self, argv: Sequence[str], script: str) -> int:
-        done = self._checked(["sbatch", "--parsable", *argv], script)
+        run = self._own or subprocess_runner(self._timeout_s, told.job_environment())
+        done = self._checked(["sbatch", "--parsable", *argv], script, run)
         job_id = done.stdout.strip().splitlines()[-1].partition(";")[0] if done.stdout.strip() else ""
         number = digits(job_id)
         if number is None:
@@ -332,8 +334,8 @@ class CliClient:
         """One interactive scontrol that shows all of this, one line for each record."""
         return self._run([*told.SCONTROL], told.shown(what))
 
-    def _checked(self, argv: Sequence[str], stdin: str = "") -> Completed:
-        done = self._run(argv, stdin)
+    def _checked(self, argv: Sequence[str], stdin: str = "", run: Runner | None = None) -> Completed:
+        done = (run or self._run)(argv, stdin)
         if done.returncode != 0:
             kind = NotNowError if NOT_NOW in done.stderr else SlurmError
             raise kind(f"{argv[0]} failed: {_complaint(done)}")

@@ -99,7 +99,7 @@ class SlurmClient(Protocol):
         ...
 
     def submit(self, argv: Sequence[str], script: str) -> int:
-        """sbatch `argv` with the script on stdin; the job id."""
+        """sbatch `argv` with the script on stdin; the job id. sbatch, and so the job, has `told.job_environment`."""
         ...
 
     def update_job(self, job_id: int, **fields: str) -> None:

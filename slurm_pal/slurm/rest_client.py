@@ -28,7 +28,7 @@ from slurm_pal.slurm.rest_nouns import Row, number, rows, text
 from slurm_pal.slurm.rest_program import MAY_EXIST, NOT_BY_REST, stand_in
 from slurm_pal.slurm.rest_wire import Wire
 from slurm_pal.slurm.site_conf import site_counting
-from slurm_pal.slurm.told import clean_environment
+from slurm_pal.slurm.told import job_environment
 
 REQUEUES = 45
 """From v0.0.45 on jobs can be requeued. No version between v0.0.42 and that was run."""
@@ -143,11 +143,11 @@ class RestClient:
     def check_sweeps(self) -> None:
         """Raise NotByRestError where jobs that measure nodes cannot be described."""
         if not self._door.writes_new_form:
-            _refuse("submit jobs with --export=NIL and --signal=B:TERM in v0.0.38, as sweeps do")
+            _refuse("submit jobs with --signal=B:TERM in v0.0.38, as sweeps do")
 
     def submit(self, argv: Sequence[str], script: str) -> int:
         program = stand_in()
-        env = clean_environment() | {"SLURM_PAL_SLURM_BACKEND": "rest", "SLURM_PAL_SLURM_REST": self._where}
+        env = job_environment() | {"SLURM_PAL_SLURM_BACKEND": "rest", "SLURM_PAL_SLURM_REST": self._where}
         words = program.argv(["sbatch", "--parsable", *argv])
         try:
             done = subprocess.run(words, input=script, env=env, capture_output=True, text=True, check=False)

@@ -59,6 +59,15 @@ def clean_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
+_OF_JOBS = ("LC_ALL", "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TZ", "KRB5CCNAME")
+
+
+def job_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The same for sbatch and a job of ours: Slurm's own variables, who its user is, and where programs are."""
+    clean = clean_environment(environ)
+    return {name: value for name, value in clean.items() if name.startswith("SLURM_") or name in _OF_JOBS}
+
+
 def kinds(reservations: bool) -> tuple[str, ...]:
     """What scontrol is to show; jobs last, since their users' texts are among them."""
     return ("node", "partition", "topology", *(["reservation"] if reservations else []), "job")

@@ -180,7 +180,7 @@ OPTIONS = JobOptions("s1", "c", "/state/sweeps/s1", "/spool", "/usr/bin/python3"
 def test_the_argv_is_the_one_of_the_method() -> None:
     assert submit_argv(OPTIONS, "n3", 4) == [
         "-N1", "-w", "n3", "--exclusive", "--gres=gpu:4", "--mem=0", "-t", "00:10:00", "-J", "pal-profile:s1",
-        "--no-requeue", "--nice=10000", "--comment=pal-profile", "--export=NIL", "--chdir=/",
+        "--no-requeue", "--nice=10000", "--comment=pal-profile", "--export=ALL", "--chdir=/",
         "-o", "/state/sweeps/s1/n3.out", "--signal=B:TERM@60",
     ]  # fmt: skip
 

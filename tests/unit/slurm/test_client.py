@@ -20,7 +20,7 @@ from slurm_pal.slurm.cli import CliClient, subprocess_runner
 from slurm_pal.slurm.client import Completed
 from slurm_pal.slurm.fake import FakeNode, FakeSlurm
 from slurm_pal.slurm.pyslurm_client import PyslurmClient
-from slurm_pal.slurm.told import clean_environment
+from slurm_pal.slurm.told import clean_environment, job_environment
 from slurm_pal.store import snapshot
 
 from ...doubles.answers import Answers, Told
@@ -126,6 +126,21 @@ def test_our_calls_do_not_inherit_display_settings(monkeypatch: pytest.MonkeyPat
     env = clean_environment()
     assert "SQUEUE_FORMAT" not in env and "SBATCH_PARTITION" not in env
     assert env["SLURM_TIME_FORMAT"] == "standard" and env["SLURM_CONF"] == "/etc/slurm/slurm.conf"
+
+
+def test_a_job_of_ours_gets_little_of_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither libraries and GPUs of whoever begins a sweep, nor options of theirs for sbatch."""
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(f"#!/bin/sh\n/usr/bin/env > {tmp_path}/seen\necho 7\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setattr("os.environ", {
+        "PATH": str(tmp_path), "HOME": "/h", "CUDA_VISIBLE_DEVICES": "3", "SBATCH_QOS": "x", "OMP_NUM_THREADS": "1",
+        "SLURM_CONF": "/etc/slurm.conf", "SLURM_PAL_CONFIG": "/etc/pal.toml", "PYTHONPATH": "/x",
+    })  # fmt: skip
+    assert CliClient().submit(["-N1"], "#!/bin/sh\n") == 7
+    seen = {line.partition("=")[0] for line in (tmp_path / "seen").read_text().splitlines()}
+    ours = {"PATH", "HOME", "LC_ALL", "SLURM_CONF", "SLURM_PAL_CONFIG", "SLURM_TIME_FORMAT"}
+    assert ours == {*job_environment()} and ours <= seen <= ours | {"PWD", "_", "SHLVL", "OLDPWD"}
 
 
 def test_control_characters_never_reach_an_update() -> None:
