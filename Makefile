@@ -26,8 +26,9 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || etc/install-packages.sh python3-venv
 	$(PYTHON) -m venv $(VENV)
 
+# Python compiles what it loads of them, when it loads it.
 $(VENV)/dependencies: pyproject.toml $(wildcard etc/locked/*.txt) | $(BIN)/python
-	@etc/install-locked.sh $(BIN)/python test test lint
+	@PIP_COMPILE=0 etc/install-locked.sh $(BIN)/python test test lint
 	@touch $@
 
 # The package is really installed, not linked: what is tested is what a site gets.

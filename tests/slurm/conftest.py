@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from slurm_pal.base.errors import MissingPackageError, UsageError
+from slurm_pal.lab import filter as lab_filter
+from slurm_pal.lab.directory import LabDirectory
 from slurm_pal.lab.lab import Lab
 from slurm_pal.lab.programs import account_name, find_programs
 from slurm_pal.slurm.cli import CliClient
@@ -27,6 +31,30 @@ def skip_without_slurm(accounting: bool = False) -> None:
         account_name()
     except (MissingPackageError, UsageError) as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The plug-in of labs is built once for all that pytest has started together, not for each lab."""
+    folder, build = tmp_path_factory.getbasetemp(), lab_filter._build
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    built = Path(folder) / lab_filter.PLUGIN
+
+    def build_once(directory: LabDirectory) -> str:
+        with open(f"{built}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if built.exists():
+                shutil.copyfile(built, directory("etc", lab_filter.PLUGIN))
+                return ""
+            trouble = build(directory)
+            if not trouble:
+                shutil.copyfile(directory("etc", lab_filter.PLUGIN), built)
+            return trouble
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lab_filter, "_build", build_once)
+        yield
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from slurm_pal.base.jobs import SlurmJob
 from slurm_pal.slurm.client import SlurmClient
 
 PATIENCE_S = 60.0
-LOOK_S = 0.15  # between looks, each of which is a process of its own
+LOOK_S = 0.25  # between looks, each of which is a process of its own
 
 
 def until(

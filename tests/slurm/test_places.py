@@ -87,7 +87,7 @@ class User:
         deadline_s = time.monotonic() + PATIENCE_S
         while not wanted():
             assert time.monotonic() < deadline_s, self.run("squeue", "-o", "%i %P %T %r %k")
-            time.sleep(0.1)
+            time.sleep(queue_of.LOOK_S)
 
     def output(self, job: int) -> str:
         path = self.home / f"out-{job}"

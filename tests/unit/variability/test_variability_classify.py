@@ -82,7 +82,7 @@ def test_hysteresis_is_what_prevents_churn() -> None:
     def total(hysteresis: float) -> int:
         params, moved = Params(k=3, hysteresis=hysteresis), 0
         for seed in range(3):
-            true = truth(400, seed=seed)
+            true = truth(150, seed=seed)
             first = sweep(true, "s0", ts=NOW_S - 2 * DAY_S, seed=seed)
             second = sweep(true, "s1", ts=NOW_S - DAY_S, seed=seed)
             before, after = (by_uuid(classify(r, NOW_S, params)) for r in (first, [*first, *second]))
