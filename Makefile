@@ -56,12 +56,12 @@ tools:  ## Debian packages that only tests need: Lua for the filters, a compiler
 # gets no processor for seconds loses nodes.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
 LONGEST := $(patsubst %,tests/slurm/test_%.py,sweep_leaves filter wait loans crossing cloud sweep faulty rebalance accounting moves sweep_scale \
-	network_sweep twin_priorities partitions guard counting lab palsub kept_ticks observe users save_before recipes user_page frameworks gather \
-	places spank tutorial online both first_use rebalance_kills)
+	network_sweep twin_priorities partitions guard counting lab palsub observe users save_before recipes user_page frameworks gather \
+	places spank tutorial both first_use)
 # File by file: of a folder and a file in it pytest takes the folder alone, in its own order.
 IN_ORDER := $(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/slurm/test_*.py) $(filter-out tests/slurm,$(ON_SLURM)))
 SHORT := -q -m 'not long'
-test:  ## Lint, and all tests but long statistics, those on a real Slurm included
+test:  ## Lint, and all tests but long ones, those on a real Slurm included
 	@$(MAKE) --no-print-directory -j 2 $(VENV)/installed packages
 	@$(BIN)/pytest -q --collect-only $(ON_SLURM) > /dev/null || true
 	@root=$$(tests/place.sh) && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; trap 'exit 1' HUP INT PIPE TERM; \
@@ -71,11 +71,12 @@ test:  ## Lint, and all tests but long statistics, those on a real Slurm include
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
 	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 4 $(ON_SLURM:%=--ignore=%); others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \
-	echo "Left out: long statistics and large sizes; make test-long runs them."; \
+	echo "Left out: long tests; make test-long runs them."; \
 	test $$lint = 0 -a $$others = 0 -a $$real = 0
 
-test-long: setup tools programs  ## Long statistics and large sizes, which make test leaves out, and moves of real programs
-	PAL_LONG=1 $(BIN)/pytest -q -n 2 -m 'long or hypothesis' tests/unit tests/reference tests/slurm/test_recipes.py tests/slurm/test_simulate_site.py
+test-long: setup tools programs  ## Long tests, which make test leaves out: statistics, large sizes, long runs of a real Slurm, moves of real programs
+	PAL_LONG=1 $(BIN)/pytest -q -n 2 -m 'long or hypothesis' tests/unit tests/reference
+	PAL_LONG=1 $(BIN)/pytest -q -n 4 --dist loadfile -m long $(ON_SLURM)
 
 programs:  ## Debian packages of the real programs that recipes are tested with (docs/recipes.md)
 	@etc/install-packages.sh gromacs lammps quantum-espresso quantum-espresso-data

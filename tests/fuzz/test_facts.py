@@ -44,12 +44,12 @@ def folder() -> Iterator[Path]:
 
 
 def test_hostile_texts_change_nothing() -> None:
-    words = ["--seconds", "60", "--seed", "20261122", "--rounds", "17", "--jobs", "50"]
+    words = ["--seconds", "60", "--seed", "20261122", "--rounds", "8", "--jobs", "50"]
     done = subprocess.run([sys.executable, str(FUZZER), *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
-    assert told["fuzzer"] == "facts" and told["violations"] == 0 and told["rounds"] == 17
-    assert told["inputs"] > 17 * 50 * 3 and told["memory_mib"] <= 200
+    assert told["fuzzer"] == "facts" and told["violations"] == 0 and told["rounds"] == 8
+    assert told["inputs"] > 8 * 50 * 3 and told["memory_mib"] <= 200
     assert told["labs"] in (told["slurmctld_died"], told["slurmctld_died"] + 1)
 
 

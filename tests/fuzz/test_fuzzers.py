@@ -29,7 +29,7 @@ def needs(*programs: str) -> None:
             pytest.skip(f"{program} is not installed: make tools")
 
 
-@pytest.mark.parametrize(("name", "inputs"), [("words", 2000), ("tables", 1000), ("plugin", 3000)])
+@pytest.mark.parametrize(("name", "inputs"), [("words", 800), ("tables", 400), ("plugin", 3000)])
 def test_nothing_is_found(name: str, inputs: int) -> None:
     needs(*{"words": (), "tables": ("lua5.1",), "plugin": ("make", "gcc")}[name])
     if name == "plugin" and not os.path.exists("/usr/include/slurm/spank.h"):

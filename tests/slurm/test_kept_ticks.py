@@ -20,7 +20,7 @@ from slurm_pal.lab.lab import Lab
 from . import test_rebalance
 from .test_rebalance import PAL, Site, stop
 
-pytestmark = pytest.mark.real_slurm
+pytestmark = [pytest.mark.real_slurm, pytest.mark.long]
 
 started = test_rebalance.started
 site = test_rebalance.site

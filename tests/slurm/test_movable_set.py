@@ -12,7 +12,7 @@ import pytest
 
 from .conftest import skip_without_slurm
 
-pytestmark = pytest.mark.real_slurm
+pytestmark = [pytest.mark.real_slurm, pytest.mark.long]
 
 BENCH = Path(__file__).parent.parent / "bench" / "movable_set.py"
 TELLING = {

@@ -135,6 +135,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield made
 
 
+@pytest.mark.long
 def test_from_a_slow_gpu_to_its_measurement(site: Site) -> None:
     before = site.gpu()
     assert before["slowdown"]["A"] < 1.01 and not before["flags"]

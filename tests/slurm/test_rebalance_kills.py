@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.real_slurm
+pytestmark = [pytest.mark.real_slurm, pytest.mark.long]
 
 BENCH = Path(__file__).parent.parent / "bench" / "rebalance_kills.py"
 

@@ -110,6 +110,7 @@ def test_what_a_ratio_is_made_of(simulate: Simulate, tmp_path: Path) -> None:
     assert answer["causes"]["gathering"]["mean"] == pytest.approx(1.0), "each job has one GPU"
 
 
+@pytest.mark.long
 def test_few_jobs_tell_no_causes(simulate: Simulate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = history(tmp_path, spread(10))
     made = simulate("--trace", path, "--causes").stdout.partition("Made of ")[2].splitlines()[1:]

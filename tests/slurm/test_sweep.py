@@ -214,6 +214,7 @@ def test_a_job_that_slurm_lost_is_tried_once_more_on_a_node_that_is_well(control
     assert "NODE_FAIL" in err and "once more" in err
 
 
+@pytest.mark.long
 def test_a_node_that_dies_during_its_job(lab_dir: str) -> None:
     with contextlib.ExitStack() as stack:
         lab = Lab.up(lab_dir, nodes=2, gpus=2, seed=2)

@@ -66,6 +66,7 @@ def place(lab_dir: str) -> Iterator[Place]:
     assert not list(made.tmp.iterdir()), "labs leave nothing"
 
 
+@pytest.mark.long
 def test_three_arms_live(place: Place) -> None:
     code, body, err = place.run(place.new("--arms", "filter,tick+moves", "--beside", "3", "--json"))
     assert code == 0, err

@@ -56,6 +56,7 @@ def client() -> Iterator[CliClient]:
         yield made
 
 
+@pytest.mark.long
 def test_priorities_and_tiers_and_cpus_decide_as_on_a_real_slurmctld(client: CliClient) -> None:
     seen, twin = same_starts(client, JOBS)
     for place, changes in seen.priorities.items():

@@ -99,6 +99,7 @@ def test_better_gpus_end_the_wait(site: Site) -> None:
         stop(daemon)
 
 
+@pytest.mark.long
 def test_a_killed_tick_leaves_a_fence_that_ends_by_itself_and_the_job_starts(site: Site) -> None:
     with waits_behind_a_fence(site) as (daemon, number, fence):
         daemon.kill()

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_pal.allocation import completion
 from slurm_pal.allocation.completion import ASSUMED_ERROR, UNSEEN_ERROR, Matrix, complete
 from slurm_pal.base.errors import DataError
+
+from ...doubles.trials import trials
 
 
 def generated(seed: int, rows: int, columns: int, rank: int, noise: float = 0.0) -> Matrix:
@@ -57,7 +59,7 @@ def test_seen_entries_stay_and_the_answer_repeats() -> None:
     assert np.isfinite(first.value).all() and (first.error > 0).all()
 
 
-@settings(max_examples=10, deadline=None)
+@trials(16, deadline=None)
 @given(seed=st.integers(0, 1000), row=st.integers(0, 9), shift=st.floats(-8, 8))
 def test_a_row_has_its_own_unit(seed: int, row: int, shift: float) -> None:
     seen = hidden(generated(seed, 10, 4, 1, 0.1), 0.3, seed)

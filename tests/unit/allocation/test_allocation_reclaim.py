@@ -41,6 +41,7 @@ def costs(weighted: bool, spread: bool, number: int = CASES) -> dict[str, float]
     return {name: fmean(values) for name, values in sums.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_optimum_and_a_third_better_than_fewest_jobs(weighted: bool) -> None:
     found = costs(weighted, spread=False)

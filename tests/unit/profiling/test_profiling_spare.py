@@ -6,7 +6,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_pal.base.cluster import Node
@@ -15,6 +15,7 @@ from slurm_pal.profiling.sweep.plan import ChosenNode
 from slurm_pal.profiling.sweep.spare import LONGEST_BARRED_S, SpareNodes, early_leavers, stays
 from slurm_pal.profiling.sweep.sweep_state import DONE, SUBMITTED, TODO
 
+from ...doubles.trials import trials
 from .test_profiling_leaving import Busy
 from .test_profiling_leaving import node as plain
 from .test_profiling_sweep import START_S, submissions
@@ -233,7 +234,7 @@ def test_a_node_that_was_left_twice_is_left_only_for_a_job_that_waits() -> None:
     assert [stays(n, 1) for n in (0, 1)] == [False, True]
 
 
-@settings(max_examples=6, deadline=None)
+@trials(12, deadline=None)
 @given(
     st.integers(2, 4),
     st.integers(1, 3),

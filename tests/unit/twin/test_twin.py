@@ -187,6 +187,7 @@ def test_palsub_can_be_switched_off() -> None:
     assert by_id(run([job(1)], "palsub", Twin(config(submit__enabled=False))))["j1"].nodes == ("n0",)
 
 
+@pytest.mark.long
 def test_ticks_that_can_only_decide_the_same_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(300, 900, 2, 1, "A"), (60, 4000, 3, 1, "C"), (600, 2000, 1, 2, "?"), (9000, 3000, 4, 1, "A")] * 2
     ran: list[float] = []
