@@ -69,7 +69,7 @@ test:  ## Lint, and all tests but long ones, those on a real Slurm included
 	$(IN_ORDER) > $$root/slurm.log 2>&1 & slurm=$$!; \
 	nice -n 5 $(MAKE) --no-print-directory lint rewritten; lint=$$?; \
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
-	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 4 $(ON_SLURM:%=--ignore=%); others=$$?; \
+	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 6 $(ON_SLURM:%=--ignore=%); others=$$?; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \
 	echo "Left out: long tests; make test-long runs them."; \
 	test $$lint = 0 -a $$others = 0 -a $$real = 0
