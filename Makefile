@@ -52,8 +52,8 @@ tools:  ## Debian packages that only tests need: Lua for the filters, a compiler
 	@etc/install-packages.sh $(TEST_PACKAGES)
 
 # Tests on a real Slurm mostly wait for it: they run beside lint and the others, twelve files at a time, in a place of
-# their own, and are shown after them. Those that take longest begin first. The others give way to them: a Slurm that
-# gets no processor for seconds loses nodes.
+# their own. Those that take longest begin first. The others give way to them: a Slurm that gets no processor for
+# seconds loses nodes. What lint and they have to say is shown after the others.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
 LONGEST := $(patsubst %,tests/slurm/test_%.py,sweep_leaves filter wait loans crossing cloud sweep faulty rebalance accounting moves sweep_scale \
 	network_sweep twin_priorities partitions guard counting lab palsub observe users save_before recipes user_page frameworks gather \
@@ -67,9 +67,11 @@ test:  ## Lint, and all tests but long ones, those on a real Slurm included
 	@root=$$(tests/place.sh) && mkdir $$root/rest && trap 'rm -rf $$root' EXIT; trap 'exit 1' HUP INT PIPE TERM; \
 	PYTEST_DEBUG_TEMPROOT=$$root $(BIN)/pytest $(SHORT) -n 12 --dist loadfile --no-loadscope-reorder -o cache_dir=$(VENV)/slurm-cache \
 	$(IN_ORDER) > $$root/slurm.log 2>&1 & slurm=$$!; \
-	nice -n 5 $(MAKE) --no-print-directory lint rewritten; lint=$$?; \
+	nice -n 5 $(MAKE) --no-print-directory lint > $$root/lint.log 2>&1 & lint=$$!; \
+	nice -n 5 $(MAKE) --no-print-directory rewritten; \
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
 	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 6 $(ON_SLURM:%=--ignore=%); others=$$?; \
+	wait $$lint; lint=$$?; cat $$root/lint.log; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \
 	echo "Left out: long tests; make test-long runs them."; \
 	test $$lint = 0 -a $$others = 0 -a $$real = 0
