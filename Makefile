@@ -70,7 +70,7 @@ test:  ## Lint, and all tests but long ones, those on a real Slurm included
 	nice -n 5 $(MAKE) --no-print-directory lint > $$root/lint.log 2>&1 & lint=$$!; \
 	nice -n 5 $(MAKE) --no-print-directory rewritten; \
 	export PYTEST_DEBUG_TEMPROOT=$$root/rest; \
-	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 6 --dist worksteal $(ON_SLURM:%=--ignore=%); others=$$?; \
+	echo "$(BIN)/pytest -q"; nice -n 5 $(BIN)/pytest $(SHORT) -n 4 --dist worksteal $(ON_SLURM:%=--ignore=%); others=$$?; \
 	wait $$lint; lint=$$?; cat $$root/lint.log; \
 	wait $$slurm; real=$$?; cat $$root/slurm.log; \
 	echo "Left out: long tests; make test-long runs them."; \
