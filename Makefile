@@ -53,7 +53,7 @@ tools:  ## Debian packages that only tests need: Lua for the filters, a compiler
 
 # Tests on a real Slurm mostly wait for it: they run beside lint and the others, twelve files at a time, in a place of
 # their own. Those that take longest begin first. The others give way to them: a Slurm that gets no processor for
-# seconds loses nodes. What lint and they have to say is shown after the others.
+# seconds loses nodes. The output of lint and of the tests on Slurm comes last.
 ON_SLURM := tests/slurm $(shell grep -ls 'mark\.real_slurm' tests/fuzz/test_*.py)
 LONGEST := $(patsubst %,tests/slurm/test_%.py,sweep_leaves filter wait loans crossing cloud sweep faulty rebalance accounting moves sweep_scale \
 	network_sweep twin_priorities partitions guard counting lab palsub observe users save_before recipes user_page frameworks gather \

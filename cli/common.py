@@ -52,7 +52,7 @@ def run(command: click.Command, program: str) -> None:
     A PalError becomes one line on stderr. Anything else that escapes is our
     defect: also one line, with the way to the traceback (-vv).
     """
-    gc.freeze()
+    gc.freeze()  # what is loaded by now stays
     gc.enable()
     atexit.register(_drop_unsaid)
     verbose = any(word.startswith("-vv") or word == "--verbose" for word in sys.argv[1:])

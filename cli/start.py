@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Entry points of `pal`, `pal-profile` and `pal-rebalance`: what must start fast is loaded without the rest."""
+"""Entry points of `pal`, `pal-profile` and `pal-rebalance`: what must start fast is loaded without the rest.
+
+Nothing that is loaded is garbage, so nobody looks for any until `common.run` has a command to run.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import click
-
-gc.disable()  # nothing that is loaded is garbage: common.run begins to look for it
 
 MODULES = {
     "gpus": "inventory", "nodes": "inventory", "doctor": "doctor", "evidence": "evidence", "demo": "demo",
@@ -31,8 +32,8 @@ def rebalance() -> None:
     if sys.argv[1:] == ["--guard"]:
         from slurm_pal.leases.guard import main as guard
 
-        gc.enable()
         sys.exit(guard())
+    gc.disable()
     from slurm_pal.cli.pal_rebalance import main as everything
 
     return everything()
@@ -40,6 +41,7 @@ def rebalance() -> None:
 
 def profile() -> None:
     """Run `pal-profile`; the self-test of a card also on a machine that has nothing for sweeps (docs/selftest.md)."""
+    gc.disable()
     try:
         if sys.argv[1:2] == ["selftest"]:
             import click
@@ -67,6 +69,7 @@ def command(word: str) -> click.Command:
 
 def main() -> None:
     """Run `pal`: a command without what the others need, and all of them for help, a typo or an earlier name."""
+    gc.disable()
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     if word in MODULES:
         import click

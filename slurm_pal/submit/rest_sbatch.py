@@ -60,7 +60,7 @@ def main(words: list[str]) -> int:
     try:
         line = parse(words)
         if line.has("help", "usage", "version"):
-            raise NotByRestError("sbatch itself shows its help and version: ask where sbatch is, or palsub --pal-help")
+            raise NotByRestError("only sbatch shows its help and version: use a host with sbatch, or palsub --pal-help")
         if line.script is None and not line.has("wrap"):
             given = from_stdin()
         door = _door()

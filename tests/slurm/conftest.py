@@ -10,7 +10,6 @@ import pwd
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,7 @@ def one_plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder, build = tmp_path_factory.getbasetemp(), lab_filter._build
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-    built = Path(folder) / lab_filter.PLUGIN
+    built = folder / lab_filter.PLUGIN
 
     def build_once(directory: LabDirectory) -> str:
         with open(f"{built}.lock", "w") as lock:

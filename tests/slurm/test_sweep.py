@@ -19,6 +19,8 @@ import pytest
 from slurm_pal.base.errors import Exit
 from slurm_pal.emulation.gpus import set_fault
 from slurm_pal.lab.lab import Lab
+from slurm_pal.profiling.node.backends import Setting
+from slurm_pal.profiling.sweep.sweep_job import JobOptions, submit_argv
 from slurm_pal.slurm.cli import CliClient
 from slurm_pal.store import snapshot
 from slurm_pal.variability.records import from_json
@@ -109,6 +111,22 @@ def control_of(lab: Lab) -> Iterator[Control]:
 def control(lab: Lab) -> Iterator[Control]:
     with control_of(lab) as control:
         yield control
+
+
+def test_a_job_gets_a_short_environment_and_no_login_shell(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**control.lab.variables(), "CUDA_VISIBLE_DEVICES": "none", "MINE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    options = JobOptions("s1", "c", str(tmp_path), str(tmp_path), sys.executable, Setting("emu"))
+    client = CliClient()
+    number = client.submit(submit_argv(options, "n0", 4), "#!/bin/sh\nenv\n")
+    queue_of.until(client, number, lambda job: job.state == "COMPLETED")
+    lines = (tmp_path / "n0.out").read_text().splitlines()
+    seen = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert (seen["SLURM_JOB_ID"], seen["PATH"]) == (str(number), os.environ["PATH"])
+    assert seen["CUDA_VISIBLE_DEVICES"] == "0,1,2,3" and "MINE" not in seen
+    assert "SLURM_GET_USER_ENV" not in seen  # by it sbatch has the node start one
 
 
 def test_a_sweep_finds_the_hidden_truth(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:

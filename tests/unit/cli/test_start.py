@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -38,6 +39,19 @@ def test_the_others_stay_away(word: str) -> None:
 @pytest.mark.parametrize("program", ["main", "profile", "rebalance"])
 def test_nothing_is_loaded_for_numbers_before_there_are_any(program: str) -> None:
     assert not loaded(program)[1] & HEAVY
+
+
+@pytest.mark.parametrize("program", ["main", "profile", "rebalance"])
+def test_garbage_is_looked_for_once_a_command_runs_and_not_before(program: str) -> None:
+    assert gc.isenabled()  # to import the module changes nothing
+    look = (
+        "import gc; from slurm_pal.cli import common; run = common.run; before = []\n"
+        "common.run = lambda *given: before.append(gc.isenabled()) or run(*given)\n"
+        "import atexit; atexit.register(lambda: print(before, gc.isenabled(), gc.get_freeze_count() > 10_000))\n"
+    )
+    code = f"{look}from slurm_pal.cli.start import {program}; {program}()"
+    done = subprocess.run([sys.executable, "-P", "-c", code, "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[False] True True"
 
 
 def test_a_command_that_there_is_not_is_named() -> None:

@@ -70,6 +70,15 @@ def test_no_node_boots_where_a_lab_ends_or_has_ended(made: LabDirectory, monkeyp
     assert os.listdir(made("log")) == []
 
 
+def test_a_node_boots_in_the_second_after_its_order(made: LabDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "time", lambda: 1000.25)
+    monkeypatch.setattr(time, "sleep", slept.append)
+    with pytest.raises(SlurmError, match="no lab"):
+        power.resume(made, ["n0"])
+    assert slept == [0.75]
+
+
 def test_only_a_slurmd_of_the_lab_is_ended(made: LabDirectory) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         Path(made("run", "slurmd-n0.pid")).write_text(f"{other.pid}\n")
