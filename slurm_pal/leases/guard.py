@@ -37,7 +37,7 @@ PASSES_S = (1.3, 3.0, 6.0, 10.0)
 The filter looks for a new table once a second, and a palsub may be on its way to sbatch.
 """
 AGAIN_S = 2.0  # after a pass with trouble
-HELD_S = 5.0  # the lock is held no longer for the first pass: a new publisher waits for it
+HELD_S = 5.0  # the lock is held no longer for a pass: a new publisher waits for it
 LOOK_S = 0.25  # between looks for a new publisher, and for the end of a child
 ALIVE_S = 10.0  # between words to the service manager's watchdog
 LEAVE_S = 25.0  # after SIGTERM; the service manager kills it after 30 s, and calls that a failure
@@ -72,8 +72,7 @@ class Guard:
                 if broken:
                     _say(f"{broken} promised to take lists back, and is gone: they are taken back now")
                     self._retire()
-                    child = _fork(self._once)
-                    code = _ended(child, died + HELD_S)
+                    child, code = self._begun()
             if broken:
                 self._clear(_ended(child) if code is None else code, died)
             self._busy = False
@@ -105,7 +104,7 @@ class Guard:
             os.pwrite(descriptor, self._own.encode() + b"\n", 0)
             yield
         finally:
-            os.close(descriptor)
+            _let_go(descriptor)
 
     def _retire(self) -> None:
         """From now on nobody sets lists: palsub follows the heartbeat, the filter the table."""
@@ -126,14 +125,26 @@ class Guard:
                 if self._published():
                     return
                 time.sleep(LOOK_S)
-            if self._published():
+            try:
+                with _at_once(promise.lock_path(self._table)):
+                    child, code = self._begun()
+            except BlockingIOError:  # a new publisher has come
                 return
-            code = _ended(_fork(self._once))
+            code = _ended(child) if code is None else code
             if self._leaving:  # the promise stands: the next guard or publisher looks again
                 return
         with contextlib.suppress(BlockingIOError), _at_once(promise.lock_path(self._table)):
-            promise.kept(self._table)
-            _say("all lists are taken back")
+            if not self._published():  # one may have come, promised and gone since
+                promise.kept(self._table)
+                _say("all lists are taken back")
+
+    def _begun(self) -> tuple[int, int | None]:
+        """A pass, while the lock is held: what a new publisher sets meanwhile would be taken for what the old one left.
+
+        The child, and its exit code; None while it runs on.
+        """
+        child = _fork(self._once)
+        return child, _ended(child, time.monotonic() + HELD_S)
 
     def _published(self) -> bool:
         """Whether a new publisher has taken the lock since."""
@@ -152,7 +163,13 @@ def _at_once(path: str) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
-        os.close(descriptor)
+        _let_go(descriptor)
+
+
+def _let_go(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closed here alone, a child would hold it on
+    os.close(descriptor)
 
 
 def _fork(work: Callable[[], int]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -45,7 +46,7 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.table, self.snapshot = folder, str(folder / "table"), str(folder / "snapshot")
-        self.passes, self.slow = folder / "passes", folder / "slow"
+        self.passes, self.slow, self.halted = folder / "passes", folder / "slow", folder / "halted"
         self.passes.touch()
 
     def publisher(self, *words: str) -> subprocess.Popen[str]:
@@ -58,15 +59,18 @@ class Place:
             heartbeat.beat(self.snapshot, time.time(), 3.0)
         return process
 
-    def guard(self, codes: str = "0", leave_s: float = PATIENCE_S) -> subprocess.Popen[bytes]:
+    def guard(
+        self, codes: str = "0", leave_s: float = PATIENCE_S, held_s: float = PATIENCE_S
+    ) -> subprocess.Popen[bytes]:
         """`codes`: what its passes end with, one after the other, the last one again and again."""
         program = (
             "import os, sys, time\nfrom slurm_pal.leases import guard\n"
             "guard.PASSES_S, guard.AGAIN_S, guard.LOOK_S = (0.1,), 0.05, 0.02\n"
-            f"guard.LEAVE_S = {leave_s}\n"
+            f"guard.LEAVE_S, guard.HELD_S = {leave_s}, {held_s}\n"
             f"path, codes = {str(self.passes)!r}, {codes!r}\n"
             "def once():\n    before = len(open(path).read())\n    open(path, 'a').write('.')\n"
-            f"    while os.path.exists({str(self.slow)!r}):\n        time.sleep(0.01)\n"
+            f"    while os.path.exists({str(self.slow)!r}):\n"
+            f"        open({str(self.halted)!r}, 'w').close()\n        time.sleep(0.01)\n"
             "    return int(codes[min(before, len(codes) - 1)])\n"
             f"guard.Guard({self.table!r}, {self.snapshot!r}, once).run()\n"
         )
@@ -157,6 +161,30 @@ def test_a_new_publisher_need_not_wait_for_a_guard_without_luck(place: Place) ->
             before = place.n_passes()
             time.sleep(0.3)
             assert place.n_passes() == before and promise.made(place.table) == f"pid {again.pid}"
+
+
+@pytest.mark.parametrize("passes", [0, 2], ids=["first", "later"])
+@pytest.mark.parametrize("held_s", [PATIENCE_S, 0.2], ids=["quick", "slow"])
+def test_a_new_publisher_waits_for_the_end_of_a_pass_but_not_for_a_slow_slurm(
+    place: Place, passes: int, held_s: float
+) -> None:
+    """What it sets during the pass would be taken back."""
+    publisher = place.publisher("promises")
+    if not passes:
+        place.slow.touch()
+    watching = place.guard("1", held_s=held_s)
+    with ending(publisher, watching):
+        publisher.kill()
+        until(lambda: place.n_passes() > passes)
+        place.slow.touch()
+        until(lambda: place.halted.exists())
+        argv = [sys.executable, "-P", "-c", PUBLISHER, place.table, "promises"]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as again, ending(again):
+            assert again.stdout is not None
+            waits = not select.select([again.stdout], [], [], 1.0 if held_s > 1 else PATIENCE_S)[0]
+            assert waits == (held_s > 1) and place.halted.exists()
+            place.slow.unlink()
+            assert again.stdout.readline() == "holds\n"
 
 
 def test_a_guard_that_is_stopped_takes_the_lists_back_first(place: Place) -> None:
