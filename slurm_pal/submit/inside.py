@@ -7,6 +7,7 @@ change costs the controller two requests and a state save, hence the limit on ho
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Mapping
@@ -15,6 +16,9 @@ from slurm_pal.base import marks
 from slurm_pal.base.errors import DataError, SlurmError, UsageError
 from slurm_pal.base.numbers import digits
 from slurm_pal.slurm.client import Completed, Runner
+
+OLD_S = 86400.0
+"""A moment remembered so long ago is forgotten: of a job that runs on, it only brings one mark forward."""
 
 
 def job_id(environment: Mapping[str, str]) -> int:
@@ -98,7 +102,7 @@ def due(job: int, restart: int, every_s: float, now_s: float, environment: Mappi
     The moment is kept in a small file of the user's beside the job: in the checkpoint wrapper's directory, else in
     $TMPDIR or /tmp. Raises OSError if it cannot be kept: then nothing is written, so as not to write too often.
     """
-    with open(_memory(job, environment), "r+b") as stream:
+    with open(_memory(job, now_s, environment), "r+b") as stream:
         text, _, run = stream.read(64).decode("ascii", "replace").partition(" ")
         last_s = digits(text)
         if last_s is not None and run == str(restart) and 0 <= now_s - last_s < every_s:
@@ -109,8 +113,8 @@ def due(job: int, restart: int, every_s: float, now_s: float, environment: Mappi
     return True
 
 
-def _memory(job: int, environment: Mapping[str, str]) -> int:
-    """The open file, made if there is none yet. Raises OSError.
+def _memory(job: int, now_s: float, environment: Mapping[str, str]) -> int:
+    """The open file, made if there is none yet; then the files of the user's ended jobs go. Raises OSError.
 
     Its name has an end that nobody can guess: any user may make files in /tmp, and a predictable one before us. A file
     that is not the user's own is skipped, and so is one with a second name: it may be another file of theirs.
@@ -118,21 +122,29 @@ def _memory(job: int, environment: Mapping[str, str]) -> int:
     folder = os.path.dirname(environment.get("SLURM_PAL_ACK", ""))
     if not os.path.isdir(folder):  # another node of the job
         folder = environment.get("TMPDIR") or "/tmp"
-    head = f"slurm-pal-{os.geteuid()}-{job}-"
+    user = f"slurm-pal-{os.geteuid()}-"
+    head = f"{user}{job}-"
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.scandir(folder) as entries:
-        ours = sorted(entry.path for entry in entries if entry.name.startswith(head) and _is_ours(entry))
+        changed_s = {entry.path: _changed_s(entry) for entry in entries if entry.name.startswith(user)}
+    ours = sorted(path for path, at_s in changed_s.items() if at_s and os.path.basename(path).startswith(head))
     if ours:
         return os.open(ours[0], flags)
+    for path, at_s in changed_s.items():
+        if 0 < at_s < now_s - OLD_S:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
     return os.open(os.path.join(folder, head + os.urandom(8).hex()), flags | os.O_CREAT | os.O_EXCL, 0o600)
 
 
-def _is_ours(entry: os.DirEntry[str]) -> bool:
+def _changed_s(entry: os.DirEntry[str]) -> float:
+    """When a file was last written; 0 where it is not the user's own, has a second name, or is gone."""
     try:
         info = entry.stat(follow_symlinks=False)
-    except OSError:  # gone meanwhile
-        return False
-    return stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and info.st_nlink == 1
+    except OSError:
+        return 0.0
+    ours = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and info.st_nlink == 1
+    return info.st_mtime if ours else 0.0
 
 
 def touch_ack(environment: Mapping[str, str]) -> bool:

@@ -42,6 +42,7 @@ class Site:
         self.env = lab.environ() | {
             "SLURM_PAL_PROFILE_SPARE_NODES": "0",  # no user waits while a sweep runs
             "XDG_STATE_HOME": str(home / "xdg"), "SLURM_PAL_ONLINE_LADDER": "reserve", "SLURM_PAL_ONLINE_USERS": "1",
+            "TMPDIR": str(home),  # of its jobs
             "SLURM_PAL_REBALANCE_RETARGET": "false", "SLURM_PAL_REBALANCE_MOVES": "false",
         }  # fmt: skip
         self.client = CliClient(subprocess_runner(30.0, lab.environ()))

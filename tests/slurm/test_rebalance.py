@@ -52,7 +52,7 @@ class Site:
         self.snapshot = str(self.state / "snapshot")
         rebalance = {"MINIMUM_S": 0, "MOVE_COST_S": 5, "LOST_WORK_S": 5, "METRICS": self.state / "pal.prom"}
         self.user = lab.environ() | {
-            "XDG_STATE_HOME": str(home / "xdg"), "SLURM_PAL_PATHS_SNAPSHOT": str(home / "none"),
+            "XDG_STATE_HOME": str(home / "xdg"), "SLURM_PAL_PATHS_SNAPSHOT": str(home / "none"), "TMPDIR": str(home),
         }  # fmt: skip
         self.env = (
             self.user

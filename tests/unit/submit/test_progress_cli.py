@@ -131,6 +131,26 @@ def test_what_others_made_beforehand_is_no_obstacle_and_not_touched(kind: str, t
     assert said == [True, False, True] and victim.read_text() == "mine"
 
 
+def test_the_files_of_ended_jobs_go_with_the_first_mark_of_another(tmp_path: Path) -> None:
+    environment = {"TMPDIR": str(tmp_path)}
+    for job, at_s in ((5, 1000.0), (6, 80000.0)):
+        assert inside.due(job, 0, 60.0, at_s, environment)
+        (made,) = tmp_path.glob(f"slurm-pal-{os.geteuid()}-{job}-*")
+        os.utime(made, (at_s, at_s))
+    for name in ("slurm-pal.log", f"slurm-pal-{os.geteuid() + 1}-5-00"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1000.0, 1000.0))
+    (tmp_path / "theirs").touch()
+    (tmp_path / f"slurm-pal-{os.geteuid()}-5-link").symlink_to(tmp_path / "theirs")
+    before = {path.name for path in tmp_path.iterdir()}
+    assert inside.due(7, 0, 60.0, 1000.0 + inside.OLD_S + 1, environment)
+    after = {path.name for path in tmp_path.iterdir()}
+    (gone,) = before - after
+    assert gone.startswith(f"slurm-pal-{os.geteuid()}-5-") and not gone.endswith("link")
+    (new,) = after - before
+    assert new.startswith(f"slurm-pal-{os.geteuid()}-7-")
+
+
 def test_under_the_wrapper_its_private_folder_is_used(tmp_path: Path) -> None:
     (tmp_path / "private").mkdir()
     environment = {"TMPDIR": str(tmp_path / "none"), "SLURM_PAL_ACK": str(tmp_path / "private" / "ack")}
