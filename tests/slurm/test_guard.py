@@ -236,20 +236,25 @@ def test_a_watcher_that_is_killed_has_an_heir(site: Site, tmp_path: Path) -> Non
     made = Lease(pinned, now_s, now_s + 6.0, 0.1, now_s + 60.0, pinned="n1")
     confirm(str(folder / "new-0.json"), made)
     watcher.start(str(folder))
-    for _ in range(2):  # the heir is killed as well, and has one of its own
-        # A child that was just made bears the name of its parent for a moment.
-        site.wait(lambda: len(watchers(folder)) == 2 and len(first_of(folder, lock)) == 1)
+    before: dict[int, bool] = {}
+
+    def one_with_an_heir() -> bool:  # a child that was just made bears the name of its parent for a moment
+        nonlocal before
         before = watchers(folder)
-        (first,) = first_of(folder, lock)
+        return len(before) == 2 and len(first_of(before, lock)) == 1
+
+    for _ in range(2):  # the heir is killed as well, and has one of its own
+        site.wait(one_with_an_heir)
+        (first,) = first_of(before, lock)
         os.kill(first, signal.SIGKILL)
-        site.wait(lambda first=first, before=before: len(watchers(folder).keys() - before.keys()) == 1)
+        site.wait(lambda: len(watchers(folder).keys() - before.keys()) == 1)
     site.wait(lambda: not site.lists([pinned]))
     site.wait(lambda: not watchers(folder))
 
 
-def first_of(folder: Path, lock: Path) -> list[int]:
+def first_of(watching: dict[int, bool], lock: Path) -> list[int]:
     """Which of them watches; the other is its heir."""
-    return [pid for pid, heir in watchers(folder).items() if not heir or f"pid {pid}\n" == lock.read_text()]
+    return [pid for pid, heir in watching.items() if not heir or f"pid {pid}\n" == lock.read_text()]
 
 
 def watchers(folder: Path) -> dict[int, bool]:
