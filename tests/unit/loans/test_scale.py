@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -217,11 +217,12 @@ class Client:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> tuple[Elastic, Client]:
+def made(tmp_path: Path) -> Iterator[tuple[Elastic, Client]]:
     client = Client(seen())
     role = Role("slurm-user", "slurm", frozenset({OWN, OTHERS}), ())
     log = EventLog(str(tmp_path / "log"), echo=False)
-    return Elastic(Config(), client, open_journal(str(tmp_path / "j.db")), role, log), client  # type: ignore[arg-type]
+    with open_journal(str(tmp_path / "j.db")) as journal:
+        yield Elastic(Config(), client, journal, role, log), client  # type: ignore[arg-type]
 
 
 def test_orders_and_what_is_remembered(made: tuple[Elastic, Client]) -> None:
