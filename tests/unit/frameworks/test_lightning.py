@@ -40,10 +40,13 @@ print(whose(signal.SIGUSR1), whose(signal.SIGUSR2))
         ("USR2", "no", "ours ours"),
     ],
 )
-def test_lightning_keeps_its_own_signal_unless_it_is_taken_before(signals: str, requeue: str, whose: str) -> None:
+def test_lightning_keeps_its_own_signal_unless_it_is_taken_before(
+    signals: str, requeue: str, whose: str, tmp_path: Path
+) -> None:
     env = {
         "PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train", "SLURM_NTASKS": "1",
         "SLURM_NTASKS_PER_NODE": "1", "SLURM_LOCALID": "0", "SLURM_PROCID": "0", "SLURM_NODEID": "0",
+        "TMPDIR": str(tmp_path),  # of Torch's compiler
     }  # fmt: skip
     done = subprocess.run(
         [PYTHON, "-P", "-c", CODE, signals, requeue], env=env, capture_output=True, text=True, check=False
