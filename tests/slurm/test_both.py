@@ -22,6 +22,8 @@ from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.fake import FakeNode, write_shims
 from slurm_pal.store import snapshot
 
+from . import queue_of
+
 SLEEP = "#!/bin/sh\nsleep 60\n"
 NODES = ("n0", "n1", "n2", "n3")
 
@@ -60,7 +62,7 @@ def until(client: CliClient, number: int, wanted: Callable[[SlurmJob], bool], li
         if wanted(job):
             return job
         assert time.monotonic() < deadline_s, job.raw
-        time.sleep(0.1)
+        time.sleep(queue_of.LOOK_S)
 
 
 def running(client: CliClient, *argv: str) -> SlurmJob:

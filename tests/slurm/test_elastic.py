@@ -104,7 +104,7 @@ class User:
         while not wanted():
             told = "".join(path.read_text() for path in sorted(self.home.glob("slurm-*")))
             assert time.monotonic() < deadline_s, told + self.run("squeue", "-o", "%i %j %T %r %k")
-            time.sleep(0.1)
+            time.sleep(queue_of.LOOK_S)
 
     def read(self, name: str) -> str:
         return (self.home / name).read_text() if (self.home / name).exists() else ""

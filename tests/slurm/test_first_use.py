@@ -26,6 +26,8 @@ import pytest
 
 from slurm_pal.lab.lab import Lab
 
+from . import queue_of
+
 pytestmark = pytest.mark.real_slurm
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -159,7 +161,7 @@ def test_a_task_of_an_array_is_explained(site: Site) -> None:
     deadline_s = time.monotonic() + 30
     while f"{array}_1 R" not in site.run("squeue -h -r -o '%i %t'").stdout:
         assert time.monotonic() < deadline_s
-        time.sleep(0.2)
+        time.sleep(queue_of.LOOK_S)
     for task in (1, 2, 9):
         body = json.loads(site.run(f"pal explain {array}_{task} --json").stdout)
         assert body["array"] == {"job_id": int(array), "task": task}

@@ -97,6 +97,7 @@ def test_a_job_that_was_overtaken_on_a_slow_node_gets_the_next_one(site: Site) -
     while site.job(sensitive).exc_nodes:
         assert time.monotonic() < deadline_s
         site.tick(**bound)
+        time.sleep(0.5)
     site.end(other)
     assert site.started(sensitive).nodes == ("n0",)
 

@@ -108,7 +108,7 @@ class Site:
         deadline_s = time.monotonic() + PATIENCE_S
         while not wanted():
             assert time.monotonic() < deadline_s, self.text()
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def clears(self) -> str:
         return read_header(self.table).clears if os.path.exists(self.table) else ""

@@ -21,6 +21,7 @@ from slurm_pal.store import snapshot as snapshots
 from slurm_pal.store.snapshot import GpuScore, Snapshot
 from slurm_pal.tick import levers
 
+from . import queue_of
 from .conftest import short_directory, skip_without_slurm
 
 pytestmark = pytest.mark.real_slurm
@@ -69,7 +70,7 @@ class Site:
         deadline_s = time.monotonic() + PATIENCE_S
         while not wanted():
             assert time.monotonic() < deadline_s
-            time.sleep(0.1)
+            time.sleep(queue_of.LOOK_S)
 
     def run(self, *words: str) -> SlurmJob:
         """A job that has started."""

@@ -87,7 +87,7 @@ class Site:
                 for open_move in journal.open_moves():
                     meanwhile(open_move.step)
                 assert time.monotonic() < deadline_s, journal.open_moves()
-                time.sleep(0.05)
+                time.sleep(0.1)
             return journal.moves()
 
     def at(self, step: str, *argv: str) -> Callable[[str], None]:

@@ -23,6 +23,7 @@ from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.topology import BLOCK, TREE
 from slurm_pal.store.snapshot import GpuScore, publish
 
+from . import queue_of
 from .conftest import short_directory, skip_without_slurm
 
 pytestmark = pytest.mark.real_slurm
@@ -99,7 +100,7 @@ def test_fast_nodes_of_one_leaf(user: User) -> None:
     deadline_s = time.monotonic() + 30
     while user.run("squeue", "-h", "-j", done.strip(), "-o", "%T") != "RUNNING\n":
         assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+        time.sleep(queue_of.LOOK_S)
     assert user.run("squeue", "-h", "-j", done.strip(), "-o", "%N").strip() == "n[1-2]"
     again = user.decided("-N2", "--gpus-per-node=2")
     assert "--nodelist=n4,n5" in again["added"]  # type: ignore[operator]
@@ -159,7 +160,7 @@ def runs_on(user: User, job: str, nodes: str) -> None:
     deadline_s = time.monotonic() + 30
     while user.run("squeue", "-h", "-j", job, "-o", "%T %N").strip() != f"RUNNING {nodes}":
         assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+        time.sleep(queue_of.LOOK_S)
 
 
 def submitted(user: User, *words: str) -> str:
@@ -189,7 +190,7 @@ def test_blocks_of_its_own(on_blocks: User) -> None:
     deadline_s = time.monotonic() + 30
     while on_blocks.run("squeue", "-h", "-t", "R", "-o", "%N") != "n0\n":
         assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+        time.sleep(queue_of.LOOK_S)
     runs_on(on_blocks, submitted(on_blocks, "-N2", "--gpus-per-node=2", "--exclusive=topo"), "n[4-5]")
     # The rest of the block is closed to others now, and its own node takes nobody else's job.
     assert on_blocks.decided("-N2", "--gpus-per-node=2")["chosen"]["gpus"][0]["node"] == "n1"  # type: ignore[index]
@@ -245,7 +246,7 @@ def _steps(user: User, jobs: dict[str, tuple[str, float]]) -> None:
     deadline_s = time.monotonic() + 30
     while len(user.run("squeue", "-h", "--me", "-t", "R").splitlines()) < len(jobs):
         assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+        time.sleep(queue_of.LOOK_S)
     for look in range(3):
         for number, (_, factor) in jobs.items():
             said = f"pal:job=A;from=word pal:it={int(6000 * look / factor)};at={1000 + 60 * look};r=0"
@@ -257,4 +258,4 @@ def _none_left(user: User) -> None:
     deadline_s = time.monotonic() + 30
     while user.run("squeue", "-h", "--me"):
         assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+        time.sleep(queue_of.LOOK_S)

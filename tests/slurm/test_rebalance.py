@@ -130,7 +130,7 @@ class Site:
         deadline_s = time.monotonic() + PATIENCE_S
         while not wanted():
             assert time.monotonic() < deadline_s, self.said() if (self.home / "said").exists() else ""
-            time.sleep(0.05)
+            time.sleep(0.2)
 
     def moves(self) -> list[Move]:
         path = self.state / "rebalance.db"

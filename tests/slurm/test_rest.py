@@ -26,6 +26,7 @@ from slurm_pal.slurm.cli import CliClient
 from slurm_pal.slurm.rest_client import RestClient
 from slurm_pal.slurm.rest_wire import Wire, address
 
+from . import queue_of
 from .conftest import short_directory, skip_without_slurm
 from .scored import publish_slowdowns
 
@@ -57,7 +58,7 @@ class Site:
         deadline_s = time.monotonic() + 30
         while not done():
             assert time.monotonic() < deadline_s, self.cli.jobs()
-            time.sleep(0.05)
+            time.sleep(queue_of.LOOK_S)
 
     def post(self, script: str, gres: str, environment: Mapping[str, str]) -> dict[str, Any]:
         """Submit as any client of slurmrestd would, in the form of its newest version."""

@@ -28,6 +28,7 @@ from slurm_pal.slurm.rest_wire import Wire, address
 from slurm_pal.submit import watcher
 from slurm_pal.submit.lease_file import Lease
 
+from . import queue_of
 from .conftest import short_directory, skip_without_slurm
 from .scored import publish_slowdowns
 
@@ -137,7 +138,7 @@ class Site:
         deadline_s = time.monotonic() + 40
         while not done():
             assert time.monotonic() < deadline_s, self.cli.jobs()
-            time.sleep(0.05)
+            time.sleep(queue_of.LOOK_S)
 
     def change(self, method: str, *args: object, **fields: object) -> None:
         """A method of the REST client, as the user whom slurmrestd hears. Raises AssertionError for another user's."""

@@ -145,7 +145,7 @@ class Site:
         deadline_s = time.monotonic() + PATIENCE_S
         while any(node.states != EXACTLY_IDLE for node in self.client.nodes()):
             assert time.monotonic() < deadline_s
-            time.sleep(0.1)
+            time.sleep(queue_of.LOOK_S)
 
     def running(self, *numbers: int) -> list[SlurmJob]:
         return [self.until(number, lambda job: job.state == "RUNNING") for number in numbers]
