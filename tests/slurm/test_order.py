@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from .conftest import short_directory, skip_without_slurm
 pytestmark = pytest.mark.real_slurm
 
 PATIENCE_S = 40.0
+LATE_S = 0.35
 REBALANCE = [sys.executable, "-P", "-c", "from slurm_pal.cli.start import rebalance; rebalance()"]
 MARK = "--comment=pal:job=A;from=default"
 MULTIFACTOR = (
@@ -59,10 +61,10 @@ class Site:
         words = (*([MARK] if marked else []), "--gpus-per-node=4", "-N1", "-o", "/dev/null", *words)
         return self.client.submit(words, "#!/bin/sh\nsleep 600\n")
 
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
+    def start(self, *words: str, **env: str) -> subprocess.Popen[bytes]:
         with open(self.said, "ab") as said:
             made = subprocess.Popen(
-                [*REBALANCE, *words], env=self.env, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+                [*REBALANCE, *words], env=self.env | env, stdin=subprocess.DEVNULL, stdout=said, stderr=said
             )
         self.processes.append(made)
         return made
@@ -138,6 +140,27 @@ def test_the_queue_is_ordered_given_back_and_starts_the_shortest_job(site: Site)
     assert site.value(long) == (77, 0)
     with open_journal(str(site.home / "state" / "rebalance.db"), write=False) as journal:
         assert journal.given_places() == {} and journal.given_places(short)[short].ended_s > 0
+
+
+def test_a_guard_to_whom_slurm_answers_late_takes_nothing_from_the_next_daemon(site: Site, tmp_path: Path) -> None:
+    """It looks again while that starts, and knows the places in the journal, which both give."""
+    late = tmp_path / "late"
+    late.mkdir()
+    for name in ("scontrol", "squeue", "sprio"):
+        (late / name).write_text(f'#!/bin/sh\nsleep {LATE_S}\nexec {shutil.which(name)} "$@"\n')
+        (late / name).chmod(0o755)
+    long, short = site.submit("-t", "2-0"), site.submit("-t", "5")
+    site.start("--guard", PATH=f"{late}:{site.env['PATH']}")
+    daemon = site.daemon()
+    site.wait(lambda: site.queue() == [short, long])
+    os.kill(daemon.pid, signal.SIGKILL)
+    daemon.wait()
+    site.wait(lambda: site.value(long) == site.value(short) == (0, 0))
+    site.daemon()
+    site.wait(lambda: site.queue() == [short, long])
+    until_s = time.monotonic() + 10 * LATE_S
+    while time.monotonic() < until_s:
+        assert site.queue() == [short, long]
 
 
 def test_who_cannot_keep_an_order_makes_none_and_says_so(site: Site) -> None:
