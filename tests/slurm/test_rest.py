@@ -23,6 +23,7 @@ from slurm_pal.lab.programs import find_programs, slurm_version
 from slurm_pal.publisher.publication import Publisher
 from slurm_pal.slurm import releases
 from slurm_pal.slurm.cli import CliClient
+from slurm_pal.slurm.client import Overview
 from slurm_pal.slurm.rest_client import RestClient
 from slurm_pal.slurm.rest_wire import Wire, address
 
@@ -146,6 +147,16 @@ def test_a_warning_of_the_filter_comes_back_by_rest(site: Site) -> None:
     assert "nobody-knows is not an application known here" in answer["job_submit_user_msg"]
 
 
+def in_one_state(site: Site, words: Mapping[str, Any]) -> tuple[Overview, Overview]:
+    """What both say while nothing changes: backfill marks nodes as planned, and takes that back, when it likes."""
+    deadline_s = time.monotonic() + 30
+    while True:
+        told, seen, again = (client.overview(**words) for client in (site.cli, site.rest, site.cli))
+        if told._replace(jobs=()) == again._replace(jobs=()):
+            return told, seen
+        assert time.monotonic() < deadline_s, (told, again)
+
+
 def test_the_backends_agree(site: Site) -> None:
     """All that both read of nodes, partitions, reservations and jobs of many kinds."""
     site.publish()
@@ -170,7 +181,7 @@ def test_the_backends_agree(site: Site) -> None:
         site.until(lambda: sum(job.state == "RUNNING" for job in site.cli.jobs()) == 3)
         time.sleep(1.5)  # a pass of backfill may still change reasons
         for words in ({}, {"marked": True, "reservations": True}, {"marked": True, "whole": frozenset({"gpu"})}):
-            told, seen = site.cli.overview(**words), site.rest.overview(**words)
+            told, seen = in_one_state(site, words)
             if site.cli.version() >= (24, 11):  # v0.0.42 does not show this; the only partition is the default
                 less = tuple(one._replace(preempt="") for one in told.partitions)
                 told = told._replace(partitions=less)
