@@ -307,8 +307,7 @@ pal_run() {
       pal_status=$?
       [ -n "$pal_got" ] || return
     fi
-    got=$pal_got
-    pal_got=""
+    got=$pal_got pal_got="" # in one command: a trap between two would be forgotten
     for name in $got; do
       if [ "$name" = USR1 ] && [ -n "$pal_command$pal_signal" ]; then pal_usr1; else pal_forward "$name"; fi
       [ "$name" != TERM ] || { pal_ending=1; pal_ends_perhaps; }
@@ -323,7 +322,7 @@ pal_run() {
 pal_to_be_continued() {
   local until_s=$((SECONDS + pal_requeue_s))
   pal_left_one && [ -n "$pal_writer" ] && [ -z "$pal_ending" ] || return 1
-  while [ "$SECONDS" -lt "$until_s" ]; do
+  while pal_runs "$pal_writer" || [ "$SECONDS" -lt "$until_s" ]; do
     command -p sleep 0.2
     [[ $pal_got != *TERM* ]] || exit 143
     ! pal_runs "$pal_writer" || until_s=$((SECONDS + pal_requeue_s)) # not acknowledged yet

@@ -281,10 +281,13 @@ def test_a_script_that_ends_after_its_checkpoint_has_ended(status: int, start: S
     assert job.end() == (status, b"run none 77.0.0\n", b"")
 
 
+@pytest.mark.parametrize("requeue_s", [0, 1])
 @pytest.mark.parametrize("trap", ["touch $SLURM_PAL_ACK; exit 85", "exit 85"])
-def test_a_script_to_be_continued_goes_on_when_no_requeue_comes_and_knows_it(trap: str, start: Start) -> None:
-    """The status says that the checkpoint is there, so nothing else has to."""
-    job = start(ONCE.replace("touch $SLURM_PAL_ACK; exit @", trap), "USR1", requeue_s=1)
+def test_a_script_to_be_continued_goes_on_when_no_requeue_comes_and_knows_it(
+    trap: str, requeue_s: int, start: Start
+) -> None:
+    """The status says that the checkpoint is there, so nothing else has to. However soon, it is acknowledged first."""
+    job = start(ONCE.replace("touch $SLURM_PAL_ACK; exit @", trap), "USR1", requeue_s=requeue_s)
     job.until("begun")
     assert job.checkpoint("0.1") == f"{OWN} pal:ack=0.1"
     status, out, err = job.end()
