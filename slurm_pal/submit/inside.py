@@ -7,13 +7,13 @@ change costs the controller two requests and a state save, hence the limit on ho
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Mapping
 
 from slurm_pal.base import marks
 from slurm_pal.base.errors import DataError, SlurmError, UsageError
+from slurm_pal.base.light import suppress
 from slurm_pal.base.numbers import digits
 from slurm_pal.slurm.client import Completed, Runner
 
@@ -132,7 +132,7 @@ def _memory(job: int, now_s: float, environment: Mapping[str, str]) -> int:
         return os.open(ours[0], flags)
     for path, at_s in changed_s.items():
         if 0 < at_s < now_s - OLD_S:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.unlink(path)
     return os.open(os.path.join(folder, head + os.urandom(8).hex()), flags | os.O_CREAT | os.O_EXCL, 0o600)
 

@@ -148,7 +148,7 @@ def test_a_warning_of_the_filter_comes_back_by_rest(site: Site) -> None:
 
 
 def in_one_state(site: Site, words: Mapping[str, Any]) -> tuple[Overview, Overview]:
-    """What both say while nothing changes: backfill marks nodes as planned, and takes that back, when it likes."""
+    """What both say while nothing changes between them."""
     deadline_s = time.monotonic() + 30
     while True:
         told, seen, again = (client.overview(**words) for client in (site.cli, site.rest, site.cli))
